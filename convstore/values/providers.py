@@ -208,8 +208,8 @@ _ANTHROPIC: Final = ProviderRules(
     reasoning_of="family",
     failed_media=False,
     image_characters=5 * 1024 * 1024,
-    max_images=100,
-    max_pages=100,
+    max_images=100,  # "Images and vision", for models with a context of 200,000 tokens
+    max_pages=100,  # "PDF support", for the same
 )
 _GEMINI: Final = ProviderRules(
     name="google_genai",
@@ -220,8 +220,8 @@ _GEMINI: Final = ProviderRules(
     reasoning_of="family",
     signature_needed=True,
     result_names=True,
-    max_images=3_600,
-    max_pages=1_000,
+    max_images=3_000,  # Vertex AI, "Image understanding"; the Gemini API says 3,600
+    max_pages=1_000,  # "Document understanding"
 )
 _MISTRAL: Final = ProviderRules(
     name="mistralai",
@@ -233,13 +233,15 @@ _MISTRAL: Final = ProviderRules(
     answer_after_results=True,
     result_media="named",
     result_names=True,
-    max_images=8,
+    max_images=8,  # "Vision", FAQ
     package_omits=frozenset({"text_beside_calls"}),
 )
 COMPATIBLE: Final = ProviderRules(name="compatible", models=("gpt-oss",), result_media="moved")
 """Any other server with the API of OpenAI."""
 _ANY: Final = ProviderRules(name="any", reasoning_of="any")
 """What all providers accept, for a model that no row knows."""
+_OPENAI_IMAGES: Final = 1_500
+"""In "Images and vision" since April 2026; 500 before."""
 _OPENAI_MODELS: Final = ("gpt-", "chatgpt", "codex", "computer-use", "o1", "o3", "o4")
 
 ROWS: Final = {
@@ -253,7 +255,7 @@ ROWS: Final = {
             models=(),
             reasoning="always",
             bound_thinking=True,
-            max_images=600,
+            max_images=600,  # "Images and vision", for all models with a larger context
             max_pages=600,
         ),
         ProviderRules(
@@ -262,7 +264,7 @@ ROWS: Final = {
             call_ids="tooluse_{r:22:b}",
             system="first",
             human_first=True,
-            max_pages=100,
+            max_pages=100,  # "API restrictions", for models of Claude
         ),
         COMPATIBLE,
         _thinking_always("deepseek", ("deepseek",)),
@@ -289,7 +291,7 @@ ROWS: Final = {
             models=_OPENAI_MODELS,
             reasoning="never",
             result_media="moved",
-            max_images=500,
+            max_images=_OPENAI_IMAGES,
             package_omits=frozenset({"reasoning"}),
             response_items=True,
         ),
@@ -298,7 +300,7 @@ ROWS: Final = {
             name="responses",
             package="openai",
             family="openai",
-            max_images=500,
+            max_images=_OPENAI_IMAGES,
             response_items=True,
         ),
         _thinking_always("zai", ("glm", "chatglm", "zai-glm")),

@@ -148,7 +148,8 @@ class AnthropicReply:
     def _close(self, event: Mapping[str, Any]) -> None:
         others = {name: value for name, value in event.items() if name not in _NOT_OF_MESSAGE}
         self._whole |= without_nulls(others) | without_nulls(event["delta"])
-        self._whole["usage"] |= without_nulls(event.get("usage") or {})
+        usage = self._whole.setdefault("usage", {})
+        usage |= without_nulls(event.get("usage") or {})
         self._is_closed = bool(self._whole.get("stop_reason"))
 
     def message(self, *, is_whole: bool = False) -> Any:

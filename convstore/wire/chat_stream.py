@@ -88,7 +88,10 @@ class ChatReply:
         if failure := choice.get("error"):
             self._failure = error_code(failure)
         self._finish = reason_of(choice.get("finish_reason")) or self._finish
-        for name, value in (choice.get("delta") or {}).items():
+        delta = choice.get("delta")
+        if delta is None and not self._message:
+            delta = choice.get("message")  # a server that does not stream sends its reply at once
+        for name, value in (delta or {}).items():
             if (value or value not in _EMPTY) and name != "role":
                 self._take_field(name, value)
 

@@ -161,16 +161,22 @@ def _problem(step: Step, ids: set[str]) -> str:
     """Return why the reasoning of a message cannot go, "" if all of it can."""
     if step.reasoning or not step.rules.response_items:
         return "it is no item of the Responses API"
-    seen = set(ids)
-    for part, following in zip(step.parts, [*step.parts[1:], None], strict=False):
-        if not isinstance(part, Block) or part.kind != "reasoning":
-            continue
-        if not _is_encrypted(part.block) or part.block["id"] in seen:
+    seen = set[str]()
+    for part, following in _reasoning_in(step):
+        own = str(part.block.get("id"))
+        if not _is_encrypted(part.block) or own in ids or own in seen:
             return "it is not encrypted reasoning of OpenAI"
-        if following is None or _is_lost(following, seen):
+        if following is None or _is_lost(following, ids):
             return "the item that followed it cannot be sent"
-        seen.add(part.block["id"])
+        seen.add(own)
     return ""
+
+
+def _reasoning_in(step: Step) -> Iterator[tuple[Block, Part | WireCall | None]]:
+    """Yield each item of reasoning of an answer, with the item that followed it."""
+    for part, following in zip(step.parts, [*step.parts[1:], None], strict=False):
+        if isinstance(part, Block) and part.kind == "reasoning":
+            yield part, following
 
 
 def _is_encrypted(block: Mapping[str, Any]) -> bool:

@@ -1,30 +1,81 @@
 """Put a reply of OpenAI's Responses API together from its events.
 
 The event that closes a stream has the whole `Response`, which is taken as it is. Some servers leave its `output` empty;
-the items that were done stand in for it.
+the items of the events stand in for it. Servers also leave out deltas or the items around them, number two items alike,
+or send an item that is done without its texts: each event adds what it has, and nothing that is empty replaces a text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from convstore.wire.chat_stream import error_code
 
 _CLOSING: Final = ("response.completed", "response.incomplete")
 _FAILING: Final = ("error", "response.cancelled", "response.failed")
 _ITEMS: Final = ("response.output_item.added", "response.output_item.done")
-_SAID: Final = {
-    "response.output_text.delta": ("output_text", "text"),
-    "response.refusal.delta": ("refusal", "refusal"),
+_LISTS: Final = ("content", "summary")
+
+
+class _Text(NamedTuple):
+    """Where a text of an item stands: in one of its fields, or in a block of a list in this field."""
+
+    item: str
+    field: str
+    block: str = ""
+    key: str = "text"
+
+
+_TEXTS: Final = {
+    "response.code_interpreter_call_code": _Text("code_interpreter_call", "code"),
+    "response.custom_tool_call_input": _Text("custom_tool_call", "input"),
+    "response.function_call_arguments": _Text("function_call", "arguments"),
+    "response.mcp_call_arguments": _Text("mcp_call", "arguments"),
+    "response.output_text": _Text("message", "content", "output_text"),
+    "response.reasoning_summary_text": _Text("reasoning", "summary", "summary_text"),
+    "response.reasoning_text": _Text("reasoning", "content", "reasoning_text"),
+    "response.refusal": _Text("message", "content", "refusal", "refusal"),
 }
-"""Types of events, the block that each continues, and the key of its text."""
-_WRITTEN: Final = {
-    "response.custom_tool_call_input.delta": ("custom_tool_call", "input"),
-    "response.function_call_arguments.delta": ("function_call", "arguments"),
-}
-"""Types of events, the item that each continues, and the key of its text."""
+"""Beginnings of the types of events that have a text, a piece of it (``.delta``) or all of it (``.done``)."""
+
+
+@dataclass(slots=True)
+class _Item:
+    """An item, as far as it came."""
+
+    fields: dict[str, Any]
+    id: str = ""
+    position: int = 0
+    is_done: bool = False
+    blocks: dict[Any, dict[str, Any]] = field(default_factory=dict)
+
+    def take(self, given: Mapping[str, Any]) -> None:
+        """Take the item of an event; an empty value, or a list with less text, replaces nothing."""
+        for name, value in given.items():
+            known = self.fields.get(name)
+            is_less = name in _LISTS and len(_text_in(value)) < len(_text_in(known))
+            if not known or (value and not is_less):
+                self.fields[name] = value
+        self.blocks.clear()
+
+    def block(self, event: Mapping[str, Any], text: _Text) -> dict[str, Any]:
+        """Return the dict that has the text of an event: the item itself, or a block in it."""
+        if not text.block:
+            self.fields.setdefault("type", text.item)
+            return self.fields
+        blocks = self.fields.setdefault(text.field, [])
+        index = event.get("content_index", event.get("summary_index"))
+        key = (text.field, index)
+        if key not in self.blocks:
+            last = blocks[-1] if blocks and not self.blocks else {}
+            if last.get("type") != text.block:
+                last = {"type": text.block}
+                blocks.append(last)
+            self.blocks[key] = last
+        return self.blocks[key]
 
 
 class ResponsesReply:
@@ -32,24 +83,26 @@ class ResponsesReply:
 
     def __init__(self) -> None:
         self._begun: dict[str, Any] = {}
-        self._items: dict[int, dict[str, Any]] = {}
-        self._done: set[int] = set()
-        self._said: dict[int, str] = {}
-        self._numbers: dict[str, int] = {}
+        self._items = list[_Item]()
+        self._by_index = dict[Any, _Item]()
+        self._by_id = dict[str, _Item]()
         self._closing: dict[str, Any] | None = None
         self._failure = ""
 
     @property
     def text(self) -> str:
         """Text of it that a user has read."""
-        return "".join(text for _, text in sorted(self._said.items()))
+        said = [item.fields for item in self._items if item.fields.get("type") == "message"]
+        return "".join(_text_in(fields.get("content")) for fields in said)
 
     @property
     def arguments(self) -> dict[str, str]:
         """The arguments of its calls so far, as the model wrote them, by call id."""
         return {
-            str(item.get("call_id")): str(item.get("arguments") or item.get("input") or "")
-            for item in self._items.values()
+            str(item.fields.get("call_id")): str(
+                item.fields.get("arguments") or item.fields.get("input") or ""
+            )
+            for item in self._items
         }
 
     @property
@@ -60,16 +113,18 @@ class ResponsesReply:
         return "its stream ended without response.completed" if self._closing is None else ""
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Add an event; those that repeat others add nothing."""
+        """Add an event."""
         kind = event.get("type", "")
-        if kind in _SAID:
-            self._say(event, *_SAID[kind])
-        elif kind in _WRITTEN:
-            item_type, key = _WRITTEN[kind]
-            item = self._items.setdefault(self._number(event), {"type": item_type})
-            item[key] = (item.get(key) or "") + event["delta"]
+        beginning, _, last = kind.rpartition(".")
+        if beginning in _TEXTS:
+            self._take_text(event, _TEXTS[beginning], is_whole=last == "done")
         elif kind in _ITEMS:
-            self._take_item(event, is_done=kind == "response.output_item.done")
+            item = self._item(event, event["item"])
+            item.take(deepcopy({**event["item"]}))  # more is added to its content
+            item.is_done = item.is_done or last == "done"
+        elif kind == "response.output_text.annotation.added":
+            block = self._item(event, {}).block(event, _TEXTS["response.output_text"])
+            block.setdefault("annotations", []).append(event["annotation"])
         elif kind in _FAILING:
             self._fail(event)
         elif kind in _CLOSING:
@@ -85,54 +140,59 @@ class ResponsesReply:
             error = event.get("error") or event
         self._failure = error_code(error)
 
-    def _number(self, event: Mapping[str, Any], item_id: Any = None) -> int:
-        """Return the index of an event's item: the one that it has, else by the id of the item."""
+    def _item(self, event: Mapping[str, Any], given: Mapping[str, Any], kind: str = "") -> _Item:
+        """Return the item of an event, by its id or else its index; a new one if another item has the index."""
+        own = str(given.get("id") or event.get("item_id") or "")
         index = event.get("output_index")
-        if isinstance(index, int):
-            return index
-        own = str(item_id or event.get("item_id") or "")
-        return self._numbers.setdefault(own, len(self._numbers))
+        found = self._by_id.get(own) or self._by_index.get(index)
+        if found is None or (own and found.id not in ("", own)):
+            found = _Item({"type": kind, "role": "assistant"} if kind == "message" else {})
+            found.position = index if isinstance(index, int) else len(self._items)
+            self._items.append(found)
+            self._items.sort(key=_position)
+        self._by_index[index] = found
+        if own:
+            found.id = own
+            self._by_id[own] = found
+        return found
 
-    def _take_item(self, event: Mapping[str, Any], *, is_done: bool) -> None:
-        item = deepcopy({**event["item"]})  # more is added to its content
-        number = self._number(event, item.get("id"))
-        self._items[number] = item
-        if is_done:
-            self._done.add(number)
-        if item.get("type") == "message":
-            self._said[number] = _text_in(item)
-
-    def _say(self, event: Mapping[str, Any], kind: str, key: str) -> None:
-        number = self._number(event)
-        delta = event["delta"]
-        self._said[number] = self._said.get(number, "") + delta
-        item = self._items.setdefault(number, {"type": "message", "role": "assistant"})
-        content = item.setdefault("content", [])
-        if not content or content[-1].get("type") != kind:
-            content.append({"type": kind, key: ""})
-        content[-1][key] += delta
+    def _take_text(self, event: Mapping[str, Any], text: _Text, *, is_whole: bool) -> None:
+        block = self._item(event, {}, text.item).block(event, text)
+        key = text.key if text.block else text.field
+        known = block.get(key) or ""
+        if not is_whole:
+            block[key] = known + event["delta"]
+        elif event.get(key):
+            block[key] = event[key]
 
     def message(self, *, is_whole: bool = False) -> Any:  # noqa: ARG002 - its closing event says so
         """Return the reply so far as the API returns one, with reasoning that is done; None without an item."""
-        items = [
-            item
-            for number, item in sorted(self._items.items())
-            if item.get("type") != "reasoning" or number in self._done
-        ]
         if self._closing is not None:
+            items = [item.fields for item in self._items]
             return {
                 "object": "response",
                 **self._closing,
                 "output": self._closing.get("output") or items,
             }
+        items = [
+            item.fields
+            for item in self._items
+            if item.fields.get("type") != "reasoning" or item.is_done
+        ]
         made = {"object": "response", **self._begun, "status": "incomplete", "output": items}
         return made if items else None
 
 
-def _text_in(item: Mapping[str, Any]) -> str:
-    """Return the texts of a message item."""
-    content = item.get("content") or ()
+def _position(item: _Item) -> int:
+    return item.position
+
+
+def _text_in(content: Any) -> str:
+    """Return the texts of a content."""
     if isinstance(content, str):
         return content
-    blocks = (block for block in content if isinstance(block, dict))
-    return "".join(block.get("text") or block.get("refusal") or "" for block in blocks)
+    blocks = content if isinstance(content, list) else ()
+    texts = [
+        block.get("text") or block.get("refusal") for block in blocks if isinstance(block, dict)
+    ]
+    return "".join(text for text in texts if isinstance(text, str))

@@ -244,3 +244,110 @@ def test_a_model_may_end_without_a_word(events: list[Any]) -> None:
         ]
     )
     assert begun.message() is None
+
+
+def _item(kind: str, index: int, **fields: Any) -> dict[str, Any]:
+    return {"type": f"response.output_item.{kind}", "output_index": index, "item": fields}
+
+
+CALL = {"type": "function_call", "id": "fc", "call_id": "t1", "name": "search"}
+SAID = {"type": "message", "id": "m", "role": "assistant"}
+DONE_CALL = {
+    "type": "response.function_call_arguments.done",
+    "item_id": "fc",
+    "output_index": 0,
+    "arguments": '{"n": 1}',
+}
+CALL_DELTA = {
+    "type": "response.function_call_arguments.delta",
+    "item_id": "fc",
+    "output_index": 0,
+    "delta": '{"n": 1}',
+}
+DONE_TEXT = {
+    "type": "response.output_text.done",
+    "item_id": "m",
+    "output_index": 0,
+    "text": "Fish.",
+}
+THOUGHT = {
+    "type": "response.reasoning_summary_text.delta",
+    "item_id": "rs",
+    "output_index": 0,
+    "summary_index": 0,
+    "delta": "Hm.",
+}
+NOTE = {
+    "type": "response.output_text.annotation.added",
+    "item_id": "m",
+    "output_index": 0,
+    "annotation": {"type": "url_citation", "url": "https://a"},
+}
+COMPLETED = {
+    "type": "response.completed",
+    "response": {"object": "response", "status": "completed", "output": []},
+}
+WHOLE_CHOICE = {"index": 0, "message": {"role": "assistant", "content": "Fish."}}
+SHAPES: dict[str, tuple[list[Any], tuple[str, Any, str]]] = {
+    "arguments when they are done": (
+        [_item("added", 0, **CALL), DONE_CALL, COMPLETED],
+        ("", {"n": 1}, ""),
+    ),
+    "an item that is done without its arguments": (
+        [_item("added", 0, **CALL), CALL_DELTA, _item("done", 0, **CALL, arguments=""), COMPLETED],
+        ("", {"n": 1}, ""),
+    ),
+    "a text when it is done": (
+        [_item("added", 0, **SAID), DONE_TEXT, COMPLETED],
+        ("Fish.", None, ""),
+    ),
+    "reasoning that is done without its text": (
+        [
+            THOUGHT,
+            _item("done", 0, type="reasoning", id="rs", summary=[]),
+            _item("done", 1, **SAID, content=[{"type": "output_text", "text": "Fish."}]),
+            COMPLETED,
+        ],
+        ("Fish.", None, "Hm."),
+    ),
+    "two items of one index": (
+        [
+            {**DONE_TEXT, "output_index": 1},
+            _item("done", 1, type="reasoning", id="rs", summary=[{"text": "Hm."}]),
+            COMPLETED,
+        ],
+        ("Fish.", None, "Hm."),
+    ),
+    "annotations of their own": ([DONE_TEXT, NOTE, COMPLETED], ("Fish.", None, "https://a")),
+    "a whole message in a chunk": (
+        [
+            {
+                "object": "chat.completion.chunk",
+                "choices": [WHOLE_CHOICE | {"finish_reason": "stop"}],
+            }
+        ],
+        ("Fish.", None, ""),
+    ),
+    "no beginning of the message": (
+        [
+            _block(0, {"type": "text_delta", "text": "Fish."}),
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+        ],
+        ("Fish.", None, ""),
+    ),
+}
+"""Streams of servers that leave something out, as public threads on bugs have them: text, arguments, and what else."""
+
+
+@each_case("case", SHAPES)
+def test_a_stream_that_leaves_something_out_is_stored_whole(case: str) -> None:
+    """No call runs with arguments that it does not have, and no answer is empty that was not."""
+    events, (text, arguments, beside) = SHAPES[case]
+    reply = StreamedReply()
+    for event in events:
+        reply.add(event)
+    [message] = normalize_messages(reply.whole())
+    assert isinstance(message, AIMessage)
+    assert message.text == text == reply.text
+    assert [call["args"] for call in message.tool_calls] == ([arguments] if arguments else [])
+    assert beside in str(message.content)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -292,3 +294,46 @@ async def test_a_stored_view_has_the_forms() -> None:
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": "Hello"},
         ]
+
+
+def hosted_answers(count: int) -> list[BaseMessage]:
+    """A turn with as many answers that ran a search, of Anthropic and of OpenAI."""
+    log: list[BaseMessage] = [HumanMessage("?")]
+    for number in range(count):
+        ran = {"type": "server_tool_use", "id": f"srvtoolu_{number}", "name": "search", "input": {}}
+        found = {
+            "type": "web_search_tool_result",
+            "tool_use_id": f"srvtoolu_{number}",
+            "content": [],
+        }
+        action = {"type": "search", "query": "seals"}
+        searched = {"type": "web_search_call", "id": f"ws_{number}", "action": action}
+        log.append(AIMessage([ran, found, searched, {"type": "text", "text": "So."}]))
+    return log
+
+
+def work_of(write: Callable[[], Any]) -> int:
+    """How many functions a writer calls, those of Python itself too."""
+    calls = 0
+
+    def count(_: Any, event: str, __: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        write()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize("form", ["chat", "responses", "anthropic"])
+def test_hosted_calls_are_paired_in_linear_work(form: Any) -> None:
+    """Twice as many of them take twice as many steps."""
+    few, many = (History(messages=hosted_answers(count)) for count in (20, 40))
+    works = [
+        work_of(each.to_anthropic if form == "anthropic" else partial(each.to_openai, api=form))
+        for each in (few, few, many)
+    ]
+    assert works[2] < works[1] * 2.1
