@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from convstore.conversation.operations import Observer, observe
@@ -141,51 +142,31 @@ class Host:
             found.append(info.model_copy(update={"title": title}))
         return found
 
-    async def ends(
-        self, conversations: Sequence[tuple[Mapping[str, str], str]]
-    ) -> list[ConversationEnd]:
-        """Return the ends of conversations, which are given by scope and id: the state of the newest turn, and so on.
-
-        One to three commands for most, about seven for one with which a worker or a person has to do; 16 conversations
-        at a time. The end of one that is damaged, or was written by a newer version, is empty.
-        """
-        ends = (await self.services()).ends
-
-        async def read(conversation: tuple[Mapping[str, str], str]) -> ConversationEnd:
-            scope, id_ = conversation
-            chat = self.store.conversation(**scope)
-            try:
-                return await ends.read(tuple(chat.scope.items()), id_)
-            except (CorruptDocumentError, SchemaVersionError):
-                return ConversationEnd()
-
-        return await in_parallel(read, conversations, limit=_ENDS_AT_ONCE)
-
     async def rows(self, conversations: Sequence[ConversationInfo]) -> list[ListRow]:
-        """Return conversations as rows of a list, with their ends and if they are rated down; damaged ones have none.
+        """Return conversations as rows of a list, with their ends and if they are rated down.
 
-        The end is read if the turn is open. What was imported was also tried since if it has a draft. Two commands for
-        a thousand conversations say which have drafts and ratings.
+        Two commands for a thousand say which were rated down, and which of the imported ones were tried since. If the
+        turn is open, two or three more, or about seven if a worker or a person has to do with it; 16 conversations at a
+        time. The end of one that is damaged, or was written by a newer version, is empty.
         """
         services = await self.services()
         rated = await services.annotator.rated_down(
             [info.conversation_id for info in conversations]
         )
-        imported = [info.conversation_id for info in conversations if info.state == "imported"]
-        tried = await services.drafts.among(imported)
-        read = [
-            info for info in conversations if info.state == "open" or info.conversation_id in tried
-        ]
-        found = await self.ends([(info.scope, info.conversation_id) for info in read])
-        ends = {info.conversation_id: end for info, end in zip(read, found, strict=True)}
-        return [
-            ListRow(
-                info,
-                ends.get(info.conversation_id, ConversationEnd.of(info)),
-                is_rated_down=info.conversation_id in rated,
-            )
-            for info in conversations
-        ]
+        tried = await services.drafts.among(
+            [info.conversation_id for info in conversations if info.state == "imported"]
+        )
+
+        async def row(info: ConversationInfo) -> ListRow:
+            id_ = info.conversation_id
+            end = ConversationEnd.of(info)
+            if info.state == "open" or id_ in tried:
+                chat = self.store.conversation(**info.scope)
+                with suppress(CorruptDocumentError, SchemaVersionError):
+                    end = await services.ends.read(tuple(chat.scope.items()), id_)
+            return ListRow(info, end, is_rated_down=id_ in rated)
+
+        return await in_parallel(row, conversations, limit=_ENDS_AT_ONCE)
 
     async def newest(
         self,

@@ -24,8 +24,8 @@ too: an import then shows the same messages, and does not know which were varian
 
 ``turn`` is the ordinal of the question that a message belongs to, 0 for none; without it, that of the message before.
 ``unseen`` is there for an AI message whose model was not shown that many messages directly before it, and ``added_to``
-for a message that a tool added to its result: the ``result_id`` of the call. ``over`` is there if the last turn was
-finished or stopped.
+for a message that a tool added to its result: the ``result_id`` of the call. ``failed`` is there for a result of which
+the application said so, against its content. ``over`` is there if the last turn was finished or stopped.
 
 ``rewound`` has the rewinds as they happened: each was made directly after its last message and rewound everything from
 its first message on. A rewind that was undone is not among them. A stamp is there if its view shows no summary and saw

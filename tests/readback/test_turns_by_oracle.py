@@ -95,8 +95,8 @@ class Page:
         await self.look()
         assert self.messages == world.oracle.listed
         check_state(self.turn, world.oracle)
-        id_ = (await world.chat.info()).conversation_id
-        [end] = await host_of(world.chat).ends([(world.chat.scope, id_)])
+        [row] = await host_of(world.chat).rows([await world.chat.info()])
+        end = row.end
         assert end.status == (self.turn.status if self.turn else "")
         waiting = self.turn.waiting_calls if self.turn else ()
         assert end.waiting == tuple(call.name for call in waiting)

@@ -22,12 +22,11 @@ from starlette.responses import Response
 from convstore import Conversation
 from convstore.edges import with_children
 from convstore.exceptions import InvalidInputError
-from convstore.ext.inspector.calls import moment_of
 from convstore.ext.inspector.comparison import PARTS, View
-from convstore.ext.inspector.rendering import render, what_if_in
+from convstore.ext.inspector.rendering import number_in, render, what_if_in
 from convstore.ext.inspector.strip import strip_of
 from convstore.ext.inspector.text import as_json
-from convstore.ext.model_calls import UNEXPECTED, Calls, same_beginning
+from convstore.ext.model_calls import AROUND, UNEXPECTED, Calls, same_beginning
 from convstore.integration import host_of
 from convstore.messages.usage import usage_in
 from convstore.transfer.openai_lines import openai_message
@@ -36,6 +35,27 @@ from convstore.values.explanations import MATCHES
 from convstore.values.list_rows import ConversationEnd
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import PROMPT_CHANGED, ViewStamp, changed_options
+
+
+async def moment_of(request: Request, chat: Conversation) -> StoredMessage | None:
+    """Return the message that ``at=`` in the address names by its ordinal, None for now; HTTPException if invalid."""
+    ordinal = number_in(request, "at")
+    if ordinal is None:
+        return None
+    page = await chat.list_messages(before=ordinal + 1, limit=1, rewound=True)
+    if not page or page[0].ordinal != ordinal:
+        raise HTTPException(404)
+    return page[0]
+
+
+async def calls_of(request: Request, chat: Conversation) -> Calls:
+    """Return the calls around the moment that the address names; HTTPException if there is no such message."""
+    at = number_in(request, "at")
+    near = await chat.list_messages(around=at, limit=AROUND, rewound=True)
+    moment = next((message for message in near if message.ordinal == at), None)
+    if at is not None and moment is None:
+        raise HTTPException(404)
+    return Calls(near, moment)
 
 
 async def load_call(
@@ -96,10 +116,8 @@ async def _view_at(
 
 
 async def _end_of(chat: Conversation) -> ConversationEnd:
-    [end] = await host_of(chat.store).ends(
-        [(chat.scope, await host_of(chat).conversation_id(chat.scope))]
-    )
-    return end
+    [row] = await host_of(chat.store).rows([await chat.info()])
+    return row.end
 
 
 async def _policy_for(

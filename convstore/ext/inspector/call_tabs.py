@@ -12,8 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from convstore import Conversation
-from convstore.ext.inspector.call_page import load_call, load_view, render_call
-from convstore.ext.inspector.calls import calls_of
+from convstore.ext.inspector.call_page import calls_of, load_call, load_view, render_call
 from convstore.ext.inspector.changes import changes_between
 from convstore.ext.inspector.comparison import SHOWN, View
 from convstore.ext.inspector.rendering import number_in

@@ -25,8 +25,7 @@ from starlette.responses import RedirectResponse, Response
 
 from convstore import Conversation
 from convstore.exceptions import CorruptDocumentError
-from convstore.ext.inspector.call_page import load_call, render_call
-from convstore.ext.inspector.calls import calls_of
+from convstore.ext.inspector.call_page import calls_of, load_call, render_call
 from convstore.ext.inspector.comparison import LEGEND, Given, Row, View, begins_turn
 from convstore.ext.inspector.damage import damaged_page, doctor_command
 from convstore.ext.inspector.rendering import number_in

@@ -14,8 +14,7 @@ from starlette.responses import Response
 
 from convstore import Conversation
 from convstore.edges import with_source
-from convstore.ext.inspector.call_page import load_view, titled_info
-from convstore.ext.inspector.calls import moment_of
+from convstore.ext.inspector.call_page import load_view, moment_of, titled_info
 from convstore.ext.inspector.comparison import begins_turn
 from convstore.ext.inspector.images import image_in, image_numbers
 from convstore.ext.inspector.rendering import number_in, render

@@ -29,7 +29,7 @@ from convstore.messages.tokens import count
 from convstore.sources.detection import has_failed
 from convstore.summarization import CompactionRule, HeadTailSummarizer
 from convstore.testing.samples import new_id, rag_turn
-from convstore.types import PastView, StoredMessage
+from convstore.types import PastView, StoredMessage, Variant
 
 RULE = CompactionRule(max_tokens_before_summary=500, max_summary_tokens=150, keep_last_turns=2)
 POLICIES = (HistoryPolicy(max_tokens=900), HistoryPolicy(max_tokens=2_500, max_turns=6))
@@ -478,6 +478,73 @@ async def check_changes(
     pairs = zip(earlier.messages, view.messages, strict=False)
     same = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
     assert held == sum(sizes[:same])
+
+
+@pytest.mark.slow
+async def test_the_figures_of_the_other_pages(
+    made: tuple[Conversation, httpx.AsyncClient],
+) -> None:
+    """Those of each message and source, of the answers to a question, and of summaries."""
+    chat, client = made
+    stored = await whole(chat)
+    here = f"/c/{(await chat.info()).conversation_id}"
+    for message in stored:
+        text = text_in(await body(client, f"{here}/messages/{message.ordinal}"))
+        [record] = await chat.get_tool_messages([str(message.message.id)])
+        assert f"stored {message.tokens:,} token" in text
+        assert (f"{len(record.sources):,} source" in text) == bool(record.sources)
+        for source in record.sources[:1]:
+            page = text_in(await body(client, f"{here}/sources/{source.source_id}"))
+            assert f"Source {source.source_id} " in page
+        is_question = message.turn_id == message.message.id and not message.is_rewound
+        variants = await chat.variants(str(message.message.id)) if is_question else []
+        if len(variants) > 1:
+            check_answers(await body(client, f"{here}/answers/{message.ordinal}"), variants)
+    for summary in await chat.summaries():
+        page = await body(client, f"{here}/summaries/{summary.version}")
+        text = text_in(page)
+        assert f"covers messages {summary.first:,} to {summary.last:,}" in text
+        assert f"read {summary.tokens_in:,} token" in text
+        assert f"wrote {summary.tokens_out:,} token" in text
+        sizes = {message.ordinal: message.tokens for message in stored}
+        covered = re.findall(r' id="m(\d+)".*?([\d,]+) tokens?</p></li>', page, re.DOTALL)
+        assert covered
+        for ordinal, size in covered:
+            assert figure(size) == sizes[int(ordinal)]
+
+
+def check_answers(page: str, variants: list[Variant]) -> None:
+    """Each answer has its number among all of them; one of the two that stand side by side is shown."""
+    count_ = variants[0].count
+    offered = re.findall(r">answer (\d+) of (\d+)(, shown)?</option>", page)
+    for number, of, is_shown in offered:
+        [variant] = [variant for variant in variants if variant.number == int(number)]
+        assert (int(of), bool(is_shown)) == (count_, variant.is_active)
+    assert len(offered) == 2 * len(variants)
+    sides = re.findall(r"<h2>Answer (\d+) of (\d+) <span[^>]*>(\w+)<", page)
+    assert [of for _, of, _ in sides] == [str(count_)] * 2
+    assert [state for *_, state in sides].count("shown") == 1
+
+
+@pytest.mark.slow
+async def test_what_is_followed_live_and_what_go_to_leads_to(
+    made: tuple[Conversation, httpx.AsyncClient],
+) -> None:
+    """A turn that runs or waits is followed; each message is on the page that its number leads to."""
+    chat, client = made
+    here = f"/c/{(await chat.info()).conversation_id}"
+    watching = chat.watch(limit=1)
+    turn = (await anext(watching)).turn
+    await watching.aclose()
+    assert turn
+    assert ('id="live"' in await body(client, here)) == (turn.status in ("running", "waiting"))
+    stored = await whole(chat)
+    for message in stored[::7]:
+        went = await client.get(here, params={"go": str(message.ordinal)}, follow_redirects=True)
+        assert f'id="m{message.ordinal}"' in went.text
+        below = re.search(r"; below, messages ([\d,]+) to ([\d,]+)", text_in(went.text))
+        assert below or f'id="m{stored[-1].ordinal}"' in went.text
+        assert not below or figure(below[1]) <= message.ordinal <= figure(below[2])
 
 
 @pytest.mark.slow

@@ -152,8 +152,8 @@ async def test_a_conversation_without_a_turn_has_no_state(store: ConversationSto
     """Such as one that begins with a message of the assistant: it was said to be finished."""
     chat = store.conversation(user_id="ada", thread_id="greeting")
     await chat.append(AIMessage("Welcome."))
-    ends = await host_of(chat).ends([(chat.scope, (await chat.info()).conversation_id)])
-    assert [end.status for end in ends] == [""]
+    [row] = await host_of(chat).rows([await chat.info()])
+    assert row.end.status == ""
 
 
 async def test_a_row_says_what_its_turn_is_doing_and_what_it_cost(
