@@ -128,7 +128,15 @@ def media_bytes(block: Mapping[str, Any]) -> int:
     >>> media_bytes({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}})
     4
     """
-    return sum(_payloads(block))
+    size = 0
+    for key, inner in block.items():
+        if isinstance(inner, Mapping):
+            size += media_bytes(inner)
+        elif key in _PAYLOADS and isinstance(inner, str):
+            size += bytes_of(inner)
+        elif key in _PAYLOADS and isinstance(inner, bytes):
+            size += len(inner)
+    return size
 
 
 def _block_size(block: Any, counted: set[str]) -> int:
@@ -140,18 +148,6 @@ def _block_size(block: Any, counted: set[str]) -> int:
     if block.get("type") in KINDS and (media := media_bytes(block)):
         return media
     return bytes_of(json_text(block))
-
-
-def _payloads(value: Any) -> Iterator[int]:
-    if not isinstance(value, Mapping):
-        return
-    for key, inner in value.items():
-        if key in _PAYLOADS and isinstance(inner, str):
-            yield bytes_of(inner)
-        elif key in _PAYLOADS and isinstance(inner, bytes):
-            yield len(inner)
-        else:
-            yield from _payloads(inner)
 
 
 def _id_in(block: Any) -> str:

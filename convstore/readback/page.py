@@ -355,10 +355,7 @@ def remarks(
     """
     lines = _not_found(names, valid, numbers, room=request.characters // 4) if names else []
     room = request.characters * 3 // 8 - sum(weight(line) + 1 for line in lines)
-    for remark in request.remarks:
-        room -= weight(remark) + 1
-        lines += [remark] if room >= 0 else []
-    return lines
+    return lines + fitting_lines(request.remarks, room + 1)
 
 
 def _not_found(
