@@ -176,36 +176,26 @@ class RunningTotals:
     shown: ShownSources = field(init=False)
     _calls: _OpenCalls = field(init=False)
     _assignment: Assignment = field(init=False)
-    _usage: dict[str, Usage] = field(init=False)
-    _preview: Preview | None = field(init=False)
-    _call: StampedCall | None = field(init=False)
-    _cut: str = field(init=False)
-    _messages: int = 0
-    _turns: int = 0
-    _failed: int = 0
-    _tokens: int = 0
-    _view_tokens: int = 0
-    _stored_bytes: int = 0
+    _now: Totals = field(init=False)
 
     def __post_init__(self) -> None:
         self.given_through = self.after.given_through
         self.shown = ShownSources(self.after.shown or {})
         self._calls = _OpenCalls(self.after.calls)
         self._assignment = Assignment.after(self.after)
-        self._usage = dict(self.after.usage)
-        self._preview = self.after.preview
-        self._call = self.after.call
-        self._cut = self.after.cut
+        self._now = replace(self.after)
 
     def add_size(self, message: EntryMessage) -> None:
         """Count a stored message and its tokens, and note the call that its stamp describes."""
-        self._messages += 1
-        self._tokens += message.tokens
-        self._view_tokens += message.view_tokens
-        self._failed += message.is_failed
-        self._stored_bytes += message.stored_bytes
+        now = self._now
+        now.messages += 1
+        now.active += 1
+        now.tokens += message.tokens
+        now.view_tokens += message.view_tokens
+        now.failed += message.is_failed
+        now.stored_bytes += message.stored_bytes
         if message.stamp:
-            self._call = StampedCall(message.ordinal, *size_in(message.stamp))
+            now.call = StampedCall(message.ordinal, *size_in(message.stamp))
 
     def totals(
         self,
@@ -218,27 +208,16 @@ class RunningTotals:
     ) -> Totals:
         """Return the totals of an entry that ends here, by default with the counter of the log before it."""
         after = self.after
-        entries = self.after.entries + 1
+        entries = after.entries + 1
         if facts:
             self._assignment.end(over_after(facts, self._assignment.turn))
         return replace(
-            after,
+            self._now,
             entries=entries,
-            messages=after.messages + self._messages,
-            active=after.active + self._messages,
-            turns=after.turns + self._turns,
-            failed=after.failed + self._failed,
-            tokens=after.tokens + self._tokens,
-            view_tokens=after.view_tokens + self._view_tokens,
             counter=after.counter if counter is None else counter,
-            stored_bytes=after.stored_bytes + self._stored_bytes,
             sources_through=self.sources_through,
             given_through=self.given_through,
-            usage=self._usage,
             calls=self._calls.newest(),
-            preview=self._preview,
-            call=self._call,
-            cut=self._cut,
             is_imported=self._is_imported(facts),
             shown_at=entries if shown_now else after.shown_at,
             shown=self.shown.numbers if shown_now else after.shown,
@@ -252,7 +231,8 @@ class RunningTotals:
         """Return True if an import wrote the entry, or the one before if this one says nothing of a turn."""
         if IMPORTED.name in facts:
             return True
-        return self.after.is_imported and not self._messages and EVENT.name not in facts
+        is_alone = self._now.messages == self.after.messages
+        return self.after.is_imported and is_alone and EVENT.name not in facts
 
     def follow(
         self, message: BaseMessage, ordinal: int, *, turn: int | None, is_added: bool = False
@@ -269,24 +249,25 @@ class RunningTotals:
         is_answer = is_said and not calls and not is_paused(message)
         self._assignment.add(message.type, ordinal, turn, is_said=is_said, is_answer=is_answer)
         if turn == ordinal:
-            self._turns += 1
+            self._now.turns += 1
             self._calls.begin_turn()
-            self._cut = ""
+            self._now.cut = ""
         elif is_said and turn == self._assignment.turn:
-            self._cut = _cut_reason(message)
+            self._now.cut = _cut_reason(message)
         results = self._calls.open(message, calls, turn) if calls else ()
         if usage := usage_in(message):
             self._add_usage(message, usage)
-        self._preview = preview_of(message) or self._preview
+        self._now.preview = preview_of(message) or self._now.preview
         if not isinstance(message, ToolMessage):
             return Followed(_NO_CALL, turn, results)
         return Followed(answered or OpenCall(message.tool_call_id, "", ""), turn)
 
     def _add_usage(self, message: BaseMessage, usage: Usage) -> None:
         model = model_of(message)[:_MODEL_CHARACTERS] or "unknown"
-        if model not in self._usage and len(self._usage) >= _MAX_MODELS:
+        known = self._now.usage
+        if model not in known and len(known) >= _MAX_MODELS:
             model = _OTHER_MODELS
-        self._usage[model] = self._usage.get(model, Usage()).plus(usage)
+        self._now.usage = {**known, model: known.get(model, Usage()).plus(usage)}
 
 
 def _arguments(message: BaseMessage, call: Call) -> str:

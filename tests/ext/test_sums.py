@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -14,12 +15,13 @@ from command_line import convstore, emptied_address
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore import ConversationStore
+from convstore.edges import each_conversation
 from convstore.exceptions import InvalidInputError
 from convstore.ext.inspector import inspector
 from convstore.ext.sums import GroupSum, Sums, ToolSum, by_tool, read_back_in
 from convstore.integration import log_of
 from convstore.testing.samples import new_id, rag_turn
-from convstore.types import ConversationInfo, StoredMessage
+from convstore.types import ConversationInfo, ConversationPage, StoredMessage
 from convstore.values.usage import Usage, check_prices, cost_of
 
 PRICE = (3, 15, 0.3, 3.75)
@@ -38,9 +40,10 @@ async def fill(store: ConversationStore) -> None:
         chat = store.conversation(user_id=user, thread_id=f"t{number}")
         await chat.append(rag_turn("Orcas?", sources=3))
         call = {"name": "retrieve_previous_sources", "args": {"source_ids": "1-2, 3"}, "id": "c"}
+        read = await chat.retrieve_previous_sources_tool().ainvoke({**call, "type": "tool_call"})
         results = [
             AIMessage("", id="asks", tool_calls=[call], usage_metadata=COUNTS),
-            ToolMessage("[1] …", tool_call_id="c", name="retrieve_previous_sources"),
+            read,
             AIMessage("", tool_calls=[{"name": "pay", "args": {}, "id": "d"}]),
             ToolMessage("Timeout", tool_call_id="d", name="pay", status="error"),
         ]
@@ -48,6 +51,7 @@ async def fill(store: ConversationStore) -> None:
         said = AIMessage("So.", id="so", response_metadata={"model_name": "m"})
         await chat.append(said.model_copy(update={"usage_metadata": COUNTS}))
         await chat.update(metadata={"release": "1.4" if number else "1.3"})
+    await chat.append(rag_turn("And rays?", sources=2))
     await chat.rewind(before_id="so")
     await chat.child("asks", "c").append(said.model_copy(update={"usage_metadata": COUNTS}))
 
@@ -105,7 +109,7 @@ def test_sums_of_the_command_line_are_those_of_the_api(server_uri: str) -> None:
     assert tools["retrieve_previous_sources"]["read_back"] == 0
     assert (tools["pay"]["failed"], tools["search"]["failed"]) == (5, 0)
     replaced, _, children = found["apart"]
-    assert (replaced["number"], replaced["input_tokens"]) == (1, 1_000)
+    assert (replaced["number"], replaced["input_tokens"]) == (3, 1_000)
     assert (children["number"], children["output_tokens"]) == (1, 200)
     assert (found["logs_read"], found["logs_not_read"], found["damaged"]) == (5, 0, 0)
     assert re.search(r"all +5 +10 ", printed)
@@ -155,6 +159,32 @@ async def test_the_page_goes_on_to_the_oldest(
     ]
     assert "5 conversations" in whole
     assert "cursor=" not in whole
+
+
+async def test_the_list_ends_at_its_time() -> None:
+    """Conversations may be listed a little out of order, but none far behind the time is read."""
+    now = datetime.now(UTC)
+    ages = [(1, 30), (59, 90), (61, 80), (5, 200)]
+
+    class Pages:
+        read = 0
+
+        async def list_conversations(self, **_: object) -> ConversationPage:
+            page = ages[self.read]
+            self.read += 1
+            dates = [now - timedelta(seconds=age) for age in page]
+            infos = [info_of(age, updated_at=date) for age, date in zip(page, dates, strict=True)]
+            return ConversationPage(conversations=infos, next_cursor="more")
+
+    store: Any = Pages()
+    since = now - timedelta(seconds=60)
+    found = [info.scope["user_id"] async for info in each_conversation(store, {}, since=since)]
+    assert found == ["u1", "u30", "u59", "u5"]
+    assert store.read == 4
+    store.read = 0
+    since = now - timedelta(seconds=15)
+    assert [info async for info in each_conversation(store, {}, since=since)][1:] == []
+    assert store.read == 2
 
 
 def info_of(number: int, **values: Any) -> ConversationInfo:
