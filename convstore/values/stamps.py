@@ -176,6 +176,11 @@ def break_between(before: ViewStamp | None, after: ViewStamp | None) -> str:
     return next((cause for cause, is_true in causes.items() if is_true), "")
 
 
+def has_new_summary(before: ViewStamp | None, after: ViewStamp | None) -> bool:
+    """Return True if a view shows another summary than the one before; False if either is not known."""
+    return bool(before and after and after.summary and after.summary != before.summary)
+
+
 def _has_left_turns_out(before: ViewStamp, after: ViewStamp) -> bool:
     """Return True if a view begins later than the one before, which may have been loaded from an empty log."""
     if before.marks.start == 0:

@@ -16,18 +16,16 @@ from starlette.responses import Response
 from convstore import Conversation
 from convstore.ext.inspector.call_page import titled_info
 from convstore.ext.inspector.rendering import number_in, render
-from convstore.ext.inspector.strip import BEHIND, parts_in, scale_of
+from convstore.ext.inspector.strip import BEHIND, Scale, parts_in
 from convstore.types import ConversationInfo, StoredMessage
 from convstore.values.scope import PATH
-from convstore.values.stamps import TURN_ENDED, ViewStamp, break_between
+from convstore.values.stamps import TURN_ENDED, ViewStamp, break_between, has_new_summary
 
 _PAGE = 1_000
 _BUCKETS = 150
 _WINDOW_BUCKETS = 3
 _STEP = 8
 _WIDTH = 6
-_TOP = 12
-_BASE = 68
 _HEIGHT = 92
 _KEPT = 16
 """Conversations whose calls are kept."""
@@ -101,7 +99,7 @@ class CallMarks:
             return
         if before := self._compared_with(call.stamp):
             call.cut_by = break_between(before.stamp, call.stamp)
-            call.has_summary = _has_new_summary(before.stamp, call.stamp)
+            call.has_summary = has_new_summary(before.stamp, call.stamp)
         self._stamped = call
         if not call.is_rewound:
             self._active = call
@@ -111,10 +109,6 @@ class CallMarks:
         if self._stamped and not break_between(self._stamped.stamp, stamp):
             return self._stamped
         return self._active
-
-
-def _has_new_summary(before: ViewStamp | None, stamp: ViewStamp) -> bool:
-    return bool(before and stamp.summary and stamp.summary != before.summary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +131,7 @@ class Overview:
         buckets: The calls of each bar.
         start: Index of the first call of the window.
         end: Index after its last call.
-        budget: The budget of the last call with a stamp; None for no limit.
+        scale: The heights of the bars, with the budget of the last call with a stamp.
     """
 
     def __init__(self, calls: Sequence[CallMark], first: int | None) -> None:
@@ -151,8 +145,8 @@ class Overview:
         self.start = max(0, min(at, len(calls) - (rows if first is None else 1)))
         self.end = min(self.start + rows, len(calls))
         stamps = [call.stamp for call in calls if call.stamp]
-        self.budget = stamps[-1].history_policy.max_tokens if stamps else None
-        self.top = scale_of([call.tokens or 0 for call in calls], self.budget)
+        budget = stamps[-1].history_policy.max_tokens if stamps else None
+        self.scale = Scale.of([call.tokens or 0 for call in calls], budget)
 
     @property
     def rows(self) -> Sequence[CallMark]:
@@ -165,19 +159,11 @@ class Overview:
         return _STEP * len(self.buckets)
 
     @property
-    def budget_at(self) -> float | None:
-        """The height of the line of the budget; None if it is far above all bars."""
-        return None if self.budget is None or self.budget > self.top else self._y(self.budget)
-
-    @property
     def window(self) -> tuple[int, int]:
         """Left edge and width of the window, in pixels."""
         left = self.start // self._size
         right = -(-self.end // self._size)
         return left * _STEP, max(1, right - left) * _STEP
-
-    def _y(self, tokens: float) -> float:
-        return _BASE - (_BASE - _TOP) * tokens / self.top
 
     def links(self) -> Iterator[tuple[int, int, str, bool]]:
         """Yield the windows with links: first ordinal, width in pixels, a text, True for the one below."""
@@ -194,18 +180,11 @@ class Overview:
         """Return the bars and marks as paths by their class, in the order in which they are drawn."""
         paths: dict[str, str] = dict.fromkeys((*BEHIND, "ink", "hollow", "bad", "mark"), "")
         for index, bucket in enumerate(self.buckets):
-            for name, path in (*self._bar(index, bucket), *_marks(index, bucket)):
+            parts = parts_in(bucket.largest.stamp)
+            bar = self.scale.rectangles(parts, index * _STEP + 1, _WIDTH)
+            for name, path in (*bar, *_marks(index, bucket)):
                 paths[name] += path
         return {name: path for name, path in paths.items() if path}
-
-    def _bar(self, index: int, bucket: Bucket) -> Iterator[tuple[str, str]]:
-        """Yield the rectangles of a bar, each from the base line, so that the first ones are in front."""
-        left = index * _STEP + 1
-        size = 0
-        for part, tokens in parts_in(bucket.largest.stamp).items():
-            size += tokens
-            if tokens:
-                yield part, f"M{left} {self._y(size):.2f}h{_WIDTH}V{_BASE}h-{_WIDTH}z"
 
     def around(self, has: Callable[[CallMark], object]) -> tuple[int, int, int]:
         """Return how many calls have something, and the ordinals of the last before the window and the first after.

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from convstore.ext.inspector.comparison import View
 from convstore.ext.model_calls import Calls
 from convstore.types import StoredMessage
-from convstore.values.stamps import TURN_ENDED, ViewStamp
+from convstore.values.stamps import TURN_ENDED, ViewStamp, has_new_summary
 
 _CALLS = 15
 _STEP = 28
@@ -27,6 +28,42 @@ BEHIND = ("now", "turn", "stub", "summary", "system")
 
 _FARTHEST = 1.5
 """A budget above so many times the largest call would make all bars too low, so it is not drawn."""
+
+
+class Scale(NamedTuple):
+    """The heights of bars: `top` tokens are the height of the highest, or of the budget if that is not far above."""
+
+    top: int
+    budget: int | None
+
+    @classmethod
+    def of(cls, sizes: Iterable[int], budget: int | None) -> Scale:
+        """Return the scale of bars with some sizes."""
+        highest = max(sizes, default=0) or 1
+        if budget is not None and budget <= _FARTHEST * highest:
+            highest = max(highest, budget)
+        return cls(highest, budget)
+
+    @property
+    def budget_at(self) -> float | None:
+        """The height of the line of the budget, None if it is far above all bars."""
+        return None if self.budget is None or self.budget > self.top else self._y(self.budget)
+
+    def _y(self, tokens: float) -> float:
+        return _BASE - (_BASE - _TOP) * tokens / self.top
+
+    def rectangles(
+        self, parts: Mapping[str, int], left: int, width: int
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the rectangle of each part of a bar as a path.
+
+        Each stands on the base line, behind those of the parts below it, so that bars are to scale.
+        """
+        size = 0
+        for part, tokens in parts.items():
+            size += tokens
+            if tokens:
+                yield part, f"M{left} {self._y(size):.2f}h{width}V{_BASE}h-{width}z"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +101,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """The bars near a call; `earlier` and `later` are the calls at the ends if there are more, `top` is the scale."""
+    """The bars near a call; `earlier` and `later` are the calls at the ends if there are more."""
 
     bars: Sequence[Bar]
-    top: int
-    budget: int | None
+    scale: Scale
     earlier: int
     later: int
 
@@ -87,29 +123,14 @@ class Strip:
         """Its width in pixels."""
         return self.step * len(self.bars)
 
-    @property
-    def budget_at(self) -> float | None:
-        """The height of the line of the budget, None if it is far above all bars."""
-        return None if self.budget is None or self.budget > self.top else self._y(self.budget)
-
-    def _y(self, tokens: float) -> float:
-        return _BASE - (_BASE - _TOP) * tokens / self.top
-
     def paths(self) -> dict[str, str]:
-        """Return the rectangles of each part, and the marks, as paths.
-
-        Each rectangle stands on the base line, behind those of the parts below it, so that bars are to scale.
-        """
+        """Return the rectangles of each part, and the marks, as paths."""
         paths: dict[str, str] = dict.fromkeys((*BEHIND, "ink", "hollow", "bad"), "")
         for index, bar in enumerate(self.bars):
             left = index * self.step + (self.step - _WIDTH) // 2
-            size = 0
-            for part, tokens in bar.parts.items():
-                size += tokens
-                if tokens:
-                    paths[part] += f"M{left} {self._y(size):.2f}h{_WIDTH}V{_BASE}h-{_WIDTH}z"
-            for mark, path in _marks(bar, index * self.step + self.step // 2):
-                paths[mark] += path
+            marks = _marks(bar, index * self.step + self.step // 2)
+            for part, path in (*self.scale.rectangles(bar.parts, left, _WIDTH), *marks):
+                paths[part] += path
         return {part: path for part, path in paths.items() if path}
 
 
@@ -140,11 +161,9 @@ def strip_of(calls: Calls, view: View, upcoming: View | None) -> Strip:
     has_later = bool(shown) and shown[-1] is not calls.all[-1]
     if upcoming and not has_later:
         bars.append(_next_bar(calls, upcoming))
-    budget = view.policy.max_tokens
     return Strip(
         bars,
-        scale_of([bar.tokens for bar in bars], budget),
-        budget,
+        Scale.of([bar.tokens for bar in bars], view.policy.max_tokens),
         _earlier_than(calls, start),
         shown[-1].ordinal if has_later else 0,
     )
@@ -164,14 +183,6 @@ def _number_before(calls: Calls) -> int:
     return sum(message.ordinal < calls.moment.ordinal for message in calls.all)
 
 
-def scale_of(sizes: Iterable[int], budget: int | None) -> int:
-    """Return the tokens of the highest bar, or the budget, if its line is not far above."""
-    highest = max(sizes, default=0) or 1
-    if budget is not None and budget <= _FARTHEST * highest:
-        return max(highest, budget)
-    return highest
-
-
 def _next_bar(calls: Calls, upcoming: View) -> Bar:
     """Return the bar of the next call."""
     return Bar(
@@ -185,10 +196,8 @@ def _next_bar(calls: Calls, upcoming: View) -> Bar:
 
 def _has_summary(calls: Calls, call: StoredMessage | None) -> bool:
     """Return True if a call shows another summary than the call before it; None stands for the next call."""
-    stamp = calls.stamp_of(call)
     previous = calls.before(call)
-    before = previous.stamp if previous else None
-    return bool(stamp and before and stamp.summary and stamp.summary != before.summary)
+    return has_new_summary(previous.stamp if previous else None, calls.stamp_of(call))
 
 
 def _bar(message: StoredMessage, calls: Calls, view: View, failed: set[int]) -> Bar:

@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore
 from convstore.ext.inspector.overview import MARKS, CallMark, Overview
-from convstore.ext.inspector.strip import Bar, Strip
+from convstore.ext.inspector.strip import Bar, Scale, Strip
 from convstore.values.stamps import TURN_ENDED, ViewParts, ViewStamp
 
 STAMP = ViewStamp(conversation_id="c", tokens=100, parts=ViewParts(turn=100))
@@ -55,7 +55,7 @@ def test_any_number_of_calls_has_at_most_150_bars() -> None:
 def test_labels_of_the_strip_have_room() -> None:
     """Five digits of 12 pixels take 34."""
     for ordinal, step in ((9_999, 28), (12_000, 44)):
-        assert Strip([Bar(ordinal, {"turn": 1})], 1, None, 0, 0).step == step
+        assert Strip([Bar(ordinal, {"turn": 1})], Scale(1, None), 0, 0).step == step
 
 
 def test_the_strip_marks_breaks_as_the_overview_does() -> None:
@@ -63,7 +63,7 @@ def test_the_strip_marks_breaks_as_the_overview_does() -> None:
     causes = ("", TURN_ENDED, "summary made")
     bars = [Bar(2, {"turn": 1}, cut_by=cause) for cause in causes]
     calls = [CallMark(2, "a", (), STAMP, is_rewound=False, cut_by=cause) for cause in causes]
-    for paths in (Strip(bars, 1, None, 0, 0).paths(), Overview(calls, None).paths()):
+    for paths in (Strip(bars, Scale(1, None), 0, 0).paths(), Overview(calls, None).paths()):
         assert [paths[mark].count("M") for mark in ("hollow", "ink")] == [1, 1]
 
 
