@@ -24,7 +24,6 @@ from convstore.log.totals import totals_after
 from convstore.messages.encoding import decode_message
 from convstore.mongo.keys import entry_id
 from convstore.mongo.log import SlotTaken, StoredMessageRow
-from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import append_timeout
 from convstore.runtime.head_refresh import HeadRefresher
@@ -290,8 +289,7 @@ class Rewinder:
             tail, log.active, change, at=self._clock.now(), link=self._clock.link()
         )
         acknowledged = cached.entries
-        insert = self._log.insert(cached.conversation, [entry])
-        await settle(self._refresher.insert(cached, entry, insert))
+        await self._refresher.insert(cached, entry)
         if entry.number <= acknowledged:  # the number was taken before: a backup was restored
             self._cache.forget(cached)
         self._cache.confirm(cached, entry.totals)

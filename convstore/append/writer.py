@@ -498,9 +498,8 @@ class Writer:
         Its chunks are written nevertheless; they are added to `sent`, and chunks in it are not written again.
         """
         chunks = [chunk for chunk in batch.chunks if chunk not in sent]
-        insert = self._log.insert(cached.conversation, [entry], chunks, token=batch.token)
         try:
-            exists = await settle(self._refresher.insert(cached, entry, insert))
+            exists = await self._refresher.insert(cached, entry, chunks, token=batch.token)
         except SlotTaken:
             sent += chunks
             return False

@@ -117,9 +117,7 @@ class Services:
         self.sealer = Sealer(reader, logs, segments, is_on=search_index)
         self.searcher = Searcher(reader, logs, self.sealer)
         self.across = AcrossSearcher(reader, logs, segments, self.searcher, self.sealer)
-        self.refresher = refresher = HeadRefresher(
-            reader.heads, clock=clock, on_append=self.sealer.note
-        )
+        self.refresher = refresher = HeadRefresher(reader, on_append=self.sealer.note)
         self.writer = Writer(
             reader, tombstones, refresher, extractors, NumberPools(driver), judge=is_failed
         )

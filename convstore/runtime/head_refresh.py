@@ -7,14 +7,17 @@ before it. Counts are not in heads; see `Heads.page`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
 from convstore.log.entry import Entry, Totals
-from convstore.mongo.heads import EntryRef, Heads
+from convstore.messages.compression import Chunk
+from convstore.mongo.heads import EntryRef
 from convstore.mongo.log import SlotTaken
+from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.clock import Clock, backdated
+from convstore.runtime.clock import backdated
+from convstore.runtime.log_reader import LogReader
 from convstore.values.scope import Scope
 
 REFRESH_AFTER = timedelta(seconds=10)
@@ -27,24 +30,34 @@ class HeadRefresher:
     `on_append` gets scope and id after each append: the search index below `append` seals what rests.
     """
 
-    def __init__(
-        self, heads: Heads, *, clock: Clock, on_append: Callable[[Scope, str], None]
-    ) -> None:
-        self._heads = heads
-        self._clock = clock
+    def __init__(self, reader: LogReader, *, on_append: Callable[[Scope, str], None]) -> None:
+        self._heads = reader.heads
+        self._log = reader.log
+        self._clock = reader.clock
         self._on_append = on_append
 
     async def insert(
-        self, cached: CachedConversation, entry: Entry, insert: Awaitable[None]
+        self,
+        cached: CachedConversation,
+        entry: Entry,
+        chunks: Sequence[Chunk] = (),
+        *,
+        token: str = "",
     ) -> bool:
-        """Await the insert of an entry, and refresh the head concurrently if that is due.
+        """Insert an entry after its chunks, and refresh the head concurrently if that is due; see `Log.insert`.
 
-        A refresh that fails is repeated once after the insert. An acknowledged append must not have an old head:
-        `prune` would end its conversation.
+        A cancelled caller waits for the end of that, see `settle`. A refresh that fails is repeated once after the
+        insert. An acknowledged append must not have an old head: `prune` would end its conversation.
 
         Returns:
             False if the scope has no such conversation any more.
         """
+        insert = self._log.insert(cached.conversation, [entry], chunks, token=token)
+        return await settle(self._inserted(cached, entry, insert))
+
+    async def _inserted(
+        self, cached: CachedConversation, entry: Entry, insert: Awaitable[None]
+    ) -> bool:
         exists: bool | BaseException = True
         named = EntryRef(entry.number, entry.totals.link), entry.at
         try:
