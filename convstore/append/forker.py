@@ -230,5 +230,6 @@ class Forker:
         if branch.own and branch.own[0].first < row.message.ordinal:
             shown = here.finished(event.turn, event.variant, began=branch.began)
             recorded = event._replace(kind="append", call="", values="")
+            entry = replace(entry, totals=replace(entry.totals, branched=0))  # it is shown
             return STANDING.on(EVENT.on(entry, recorded), shown)
         return STANDING.on(entry, here.changed(ShownVariant("" if is_edit else event.turn)))
