@@ -94,7 +94,7 @@ _OPERATIONS = (
     Operation("load", "past", "of_variant", lambda found: _of_history(found[0])),
     Operation("read_back", "records", "get", lambda records: {"messages": len(records)}),
     Operation("read_back", "pager", "sources", lambda page: {"sources": len(page.sources)}),
-    Operation("read_back", "pager", "read", lambda answer: {"sources": len(answer.page.sources)}),
+    Operation("read_back", "pager", "read", lambda answer: {"sources": len(answer[1].sources)}),
     Operation("read_back", "listing", "read", lambda _: {}),
     Operation("search", "searcher", "search", lambda found: {"messages": len(found.matches)}),
     Operation(
