@@ -63,6 +63,7 @@ OVER_ALL = {
     "Tombstones.begin_repair": "takes the head whose log is copied",
     "Tombstones.replace_log": "takes the head whose log is replaced",
     "Tombstones.replaced": "takes the key of the head of one scope",
+    "Annotations.find_named": "takes conversations of a listing, which its caller has by their scope",
     "Heads.first_questions": "takes conversations of a listing, which its caller has by their scope",
     "Heads.catch_up": "each change names the scope and the conversation of its head",
 }
