@@ -17,12 +17,10 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from convstore.append.inputs import normalize_messages
-from convstore.append.resent_history import Decision
 from convstore.append.responses import is_answer_item
-from convstore.append.trust import read_sent
 from convstore.conversation import Conversation
 from convstore.conversation.entered import EnteredTurn
-from convstore.conversation.host import Host, host_of
+from convstore.conversation.host import host_of
 from convstore.conversation.log import ConversationLog
 from convstore.conversation.numbering import ResultNumbering
 from convstore.conversation.operations import Operation
@@ -46,10 +44,8 @@ from convstore.view.provider_rules import fit_for, made_for
 
 __all__ = [
     "ConversationLog",
-    "Decision",
     "EnteredTurn",
     "HeldTurn",
-    "Host",
     "Operation",
     "ResultNumbering",
     "RunTurn",
@@ -69,7 +65,6 @@ __all__ = [
     "normalize_messages",
     "open_database",
     "probe_server",
-    "read_sent",
     "run_sync",
     "settle",
     "update_state_of",

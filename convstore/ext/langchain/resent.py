@@ -6,10 +6,9 @@ cannot know. An input with the new question alone costs nothing.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from uuid import NAMESPACE_OID, uuid5
+from functools import partial
 
 from langchain_core.messages import BaseMessage, RemoveMessage
 
@@ -17,7 +16,7 @@ from convstore import Conversation
 from convstore.exceptions import HistoryDivergedError, InvalidInputError
 from convstore.ext.langchain.turn import read_turn
 from convstore.ext.older_checkpoint import ids_without_input
-from convstore.integration import Decision, host_of, read_sent
+from convstore.integration import host_of
 from convstore.messages.filing import ids_of, is_history, last_question
 from convstore.messages.provenance import is_made_up
 from convstore.values.append_options import SentMessage, Trust
@@ -55,12 +54,12 @@ async def find_resent(
     """
     said = _said(messages, trust, is_client=is_client)
     unknown = _from_first_unknown(said, logged)
-    sent = read_sent(unknown, trust)
+    resender = (await host_of(chat).services()).resender
+    sent = resender.read(unknown, trust)
     if len(sent) < 2 and all(_is_plain_question(item) for item in sent):
         return None
-    resender = (await host_of(chat).services()).resender
-    scope = tuple(chat.scope.items())
     is_checked = is_client or trust.is_chosen
+    compared = partial(_compared, chat, messages, logged, trust, is_checked=is_checked)
     batches = [unknown]
     if len(unknown) < len(said) and (is_client or trust.is_all):
         # The state may hold a logged turn and then the whole history again, or a history with ids in part only.
@@ -68,18 +67,37 @@ async def find_resent(
     error: HistoryDivergedError | None = None
     for batch in _histories(batches, trust):
         try:
-            decision = await resender.decide(scope, read_sent(batch, trust), trust)
+            return await compared(batch)
         except HistoryDivergedError as diverged:
             error = diverged
-        else:
-            return await _without_known(chat, messages, decision, logged, is_checked=is_checked)
     if error is not None and _has_answers(unknown):
         raise error
     if trust.is_all:
         return None
-    decision = await resender.decide(scope, sent, trust, compares=error is None)
-    found = await _without_known(chat, messages, decision, logged, is_checked=is_checked)
-    return found if error is None else replace(found, known=None)
+    if error is None:
+        return await compared(unknown)
+    return replace(await compared(unknown, is_new=True), known=None)
+
+
+async def _compared(
+    chat: Conversation,
+    messages: Sequence[BaseMessage],
+    logged: set[str],
+    trust: Trust,
+    batch: Sequence[BaseMessage],
+    *,
+    is_checked: bool,
+    is_new: bool = False,
+) -> ResentInput:
+    """Compare a batch of the state's messages with the log; with `is_new` its questions are new."""
+    resender = (await host_of(chat).services()).resender
+    sent = resender.read(batch, trust)
+    scope = tuple(chat.scope.items())
+    found = await resender.decide(scope, sent, trust, compares=not is_new)
+    taken = {index: found.taken[index] for index in sorted(found.taken)}
+    derived = {index: found.derived_id(index) for index in taken}
+    whole = _Compared(messages, found.sent, found.known, taken, derived, found.is_known)
+    return await whole.without_known(chat, logged, is_checked=is_checked or not found.ignored)
 
 
 def _said(messages: Sequence[BaseMessage], trust: Trust, *, is_client: bool) -> list[BaseMessage]:
@@ -122,142 +140,116 @@ def _has_answers(batch: Sequence[BaseMessage]) -> bool:
     return is_history(batch) and any(message.type == "ai" for message in batch)
 
 
-async def _without_known(
-    chat: Conversation,
-    messages: Sequence[BaseMessage],
-    decision: Decision,
-    logged: set[str],
-    *,
-    is_checked: bool,
-) -> ResentInput:
-    """Return the input without the messages that the log has or that are ignored; none may be unless `is_checked`.
-
-    If the client sends no ids, the other messages get ids that every worker derives alike, so that a request sent to
-    two workers is one question.
-    """
-    if decision.ignored and not is_checked:
-        await _refuse_ignored(decision)
-    compared = _Compared.of(messages, decision)
-    question = compared.last_question
-    if question in decision.match.matched:
-        return compared.asked_before(await _question(chat, decision, question))
-    if compared.has_ids(logged) or id(messages[-1]) not in compared.batch:
-        return compared.with_own_ids()
-    return compared.with_derived_ids()
-
-
-async def _question(chat: Conversation, decision: Decision, index: int) -> BaseMessage:
-    """Return a question that the log has, as it has it."""
-    question_id = decision.match.matched[index].id
-    found = await read_turn(chat, question_id)
-    if found:
-        return found.question
-    return decision.sent[index].message.model_copy(update={"id": question_id})
-
-
 @dataclass(frozen=True, slots=True)
 class _Compared:
     """An input that was compared with the log.
 
     Attributes:
         messages: The state's messages.
-        decision: What the log has of it.
-        batch: The messages that were compared, by identity.
-        taken: Those of them that are new, by their indexes.
-        known: Those that the log has.
+        sent: Those that were compared.
+        known: Ids that the log has for them, by their indexes.
+        taken: Those of them that are new, by their indexes, in order.
+        derived: The ids that every worker derives for new ones.
+        is_known: The log has more of them than leading system messages.
     """
 
     messages: Sequence[BaseMessage]
-    decision: Decision
-    batch: dict[int, BaseMessage]
-    taken: list[tuple[int, BaseMessage]]
-    known: list[BaseMessage]
+    sent: Sequence[SentMessage]
+    known: Mapping[int, str]
+    taken: Mapping[int, BaseMessage]
+    derived: Mapping[int, str]
+    is_known: bool
 
-    @classmethod
-    def of(cls, messages: Sequence[BaseMessage], decision: Decision) -> _Compared:
-        """Return an input with what was decided."""
-        sent = decision.sent
-        batch = {id(item.origin): item.origin for item in sent}
-        taken = [(index, decision.taken[index]) for index in sorted(decision.taken)]
-        known = [sent[index].message for index in sorted(decision.match.matched)]
-        return cls(messages, decision, batch, taken, known)
+    async def without_known(
+        self, chat: Conversation, logged: set[str], *, is_checked: bool
+    ) -> ResentInput:
+        """Return the input without the messages that the log has or that are ignored.
+
+        None may be ignored unless `is_checked`. If the client sends no ids, the other messages get ids that every
+        worker derives alike, so that a request sent to two workers is one question.
+        """
+        if not is_checked:
+            await self._refuse_ignored()
+        question = self._last_question
+        if question in self.known:
+            return self._asked_before(await self._question(chat, question))
+        if self._has_ids(logged) or id(self.messages[-1]) not in self._batch:
+            return self._with_own_ids()
+        return self._with_derived_ids()
 
     @property
-    def last_question(self) -> int:
+    def _batch(self) -> dict[int, BaseMessage]:
+        """The messages that were compared, by identity."""
+        return {id(item.origin): item.origin for item in self.sent}
+
+    @property
+    def _last_question(self) -> int:
         """The index of the last question among those that were compared; -1 without one."""
-        humans = (at for at, item in enumerate(self.decision.sent) if item.message.type == "human")
+        humans = (at for at, item in enumerate(self.sent) if item.message.type == "human")
         return max(humans, default=-1)
 
-    def has_ids(self, logged: set[str]) -> bool:
-        """Return True if the client sends ids that the log has, or nothing that it has."""
-        if not self.decision.is_known:
-            return True
-        return any(message.id in logged for message in self.known if message.type == "human")
-
     @property
-    def _new(self) -> list[BaseMessage]:
-        return [message for _, message in self.taken]
+    def _logged(self) -> list[BaseMessage]:
+        return [self.sent[index].message for index in self.known]
+
+    def _has_ids(self, logged: set[str]) -> bool:
+        """Return True if the client sends ids that the log has, or nothing that it has."""
+        if not self.is_known:
+            return True
+        return any(message.id in logged for message in self._logged if message.type == "human")
 
     @property
     def _left(self) -> list[BaseMessage]:
         """The messages that were not compared."""
-        return [message for message in self.messages if id(message) not in self.batch]
+        return [message for message in self.messages if id(message) not in self._batch]
 
     @property
     def _removed(self) -> list[BaseMessage]:
-        return [removal(message) for message in self.batch.values()]
+        return [removal(message) for message in self._batch.values()]
 
-    def asked_before(self, question: BaseMessage) -> ResentInput:
+    async def _question(self, chat: Conversation, index: int) -> BaseMessage:
+        """Return a question that the log has, as it has it."""
+        found = await read_turn(chat, self.known[index])
+        if found:
+            return found.question
+        return self.sent[index].message.model_copy(update={"id": self.known[index]})
+
+    def _asked_before(self, question: BaseMessage) -> ResentInput:
         """Return the input whose last question the log has."""
-        new = [question, *self._new]
+        new = [question, *self.taken.values()]
         logged = frozenset({str(question.id)})
         return ResentInput([*self._left, *new], [*self._removed, *new], logged=logged)
 
-    def with_own_ids(self) -> ResentInput:
+    def _with_own_ids(self) -> ResentInput:
         """Return the input with new messages in their places, under the ids that they have."""
-        pieces: dict[int, list[BaseMessage]] = {id_: [] for id_ in self.batch}
-        for index, message in self.taken:
-            pieces[id(self.decision.sent[index].origin)].append(message)
+        pieces: dict[int, list[BaseMessage]] = {id_: [] for id_ in self._batch}
+        for index, message in self.taken.items():
+            pieces[id(self.sent[index].origin)].append(message)
         kept = [piece for message in self.messages for piece in pieces.get(id(message), [message])]
-        return ResentInput(kept, [*self._removed, *self._new], self.known)
+        return ResentInput(kept, [*self._removed, *self.taken.values()], self._logged)
 
-    def with_derived_ids(self) -> ResentInput:
+    def _with_derived_ids(self) -> ResentInput:
         """Return the input with new messages at its end, under ids that every worker derives alike."""
         new = [
-            message.model_copy(update={"id": _derived_id(self.decision, index)})
-            for index, message in self.taken
+            message.model_copy(update={"id": self.derived[index]})
+            for index, message in self.taken.items()
         ]
-        return ResentInput([*self._left, *new], [*self._removed, *new], self.known)
+        return ResentInput([*self._left, *new], [*self._removed, *new], self._logged)
 
-
-async def _refuse_ignored(decision: Decision) -> None:
-    """Raise an error if a message that is neither known nor taken may be the application's."""
-    known_or_new = decision.match.matched.keys() | decision.taken.keys()
-    ignored = [item for at, item in enumerate(decision.sent) if at not in known_or_new]
-    await _refuse_unclear(ignored)
-
-
-async def _refuse_unclear(ignored: Sequence[SentMessage]) -> None:
-    """Raise an error if a message to ignore may be the application's: of another node, or of `update_state`."""
-    unclear = await ids_without_input(ids_of(item.origin for item in ignored))
-    names = [item.name for item in ignored if item.origin.id in unclear]
-    if names:
-        raise InvalidInputError(
-            f"{len(names)} messages of the agent's state are not in the conversation, and may be "
-            "a client's or your "
-            f'application\'s: {", ".join(names[:10])}; pass trust="human" to '
-            "ConversationMiddleware to ignore such "
-            'messages, or trust="all" if no client can send them; the thread then goes on'
-        )
-
-
-def _derived_id(decision: Decision, index: int) -> str:
-    """Return an id derived from the log, its last rewind and the new message."""
-    last = max(decision.match.matched)
-    before = decision.match.matched[last].id
-    digest = decision.batch[index].digest.hex()
-    made_of = ["convstore resent", before, decision.tail.rewind_entry, index - last, digest]
-    return str(uuid5(NAMESPACE_OID, json.dumps(made_of)))
+    async def _refuse_ignored(self) -> None:
+        """Raise an error if a message to ignore may be the application's: of another node, or of `update_state`."""
+        known_or_new = self.known.keys() | self.taken.keys()
+        ignored = [item for at, item in enumerate(self.sent) if at not in known_or_new]
+        unclear = await ids_without_input(ids_of(item.origin for item in ignored))
+        names = [item.name for item in ignored if item.origin.id in unclear]
+        if names:
+            raise InvalidInputError(
+                f"{len(names)} messages of the agent's state are not in the conversation, and may "
+                "be a client's or your "
+                f'application\'s: {", ".join(names[:10])}; pass trust="human" to '
+                "ConversationMiddleware to ignore such "
+                'messages, or trust="all" if no client can send them; the thread then goes on'
+            )
 
 
 def removal(message: BaseMessage) -> BaseMessage:
