@@ -148,6 +148,19 @@ class Rewinds:
         found = self._with_entry(number)
         return found.until + 1 if found else number
 
+    def read_before(self, number: int) -> int:
+        """Return the end, exclusive, of the entries before `number` that are read; see `read_from`."""
+        found = self._with_entry(number - 1, at_least=_LONG)
+        return found.entry if found else number
+
+    def read_from(self, number: int) -> int:
+        """Return the first entry from `number` on that is read, in a stretch or after it.
+
+        Many entries that are all rewound are passed over. A few are read: they may say more of a turn than messages.
+        """
+        found = self._with_entry(number, at_least=_LONG)
+        return found.until + 1 if found else number
+
     def stretch_from(self, start: int, end: int) -> int:
         """Return the end, exclusive, of what to read from an entry on: `end`, or where many entries are all rewound."""
         for range_ in self.ranges[bisect_right(self.ranges, start, key=_entry) :]:
@@ -173,10 +186,13 @@ class Rewinds:
             range_.until - range_.entry >= _LONG for range_ in ranges if range_.first <= last + 1
         )
 
-    def _with_entry(self, number: int) -> RewoundRange | None:
-        """Return the range of which an entry has messages only; None without such a range."""
+    def _with_entry(self, number: int, *, at_least: int = 0) -> RewoundRange | None:
+        """Return the range, of so many entries, of which an entry has messages only; None without such a range."""
         index = bisect_right(self.ranges, number, key=_entry)
-        return self.ranges[index - 1] if index and self.ranges[index - 1].until >= number else None
+        found = self.ranges[index - 1] if index else None
+        if found is None or found.until < number or found.until - found.entry < at_least:
+            return None
+        return found
 
     def event_of(self, entry: Entry) -> TurnEvent | None:
         """Return what an entry records of a turn that is shown.

@@ -245,7 +245,7 @@ class Turns:
         self, log: Snapshot, end: int, at_once: int
     ) -> AsyncGenerator[Sequence[Entry], None]:
         """Yield the entries before a number with their active messages, newest first; each batch is in order."""
-        while (end := log.active.end_before(end)) > 1:
+        while (end := log.active.read_before(end)) > 1:
             start = log.active.stretch_before(end, max(1, end - at_once))
             async with self._reader.reading(log.cached):
                 entries = await self._reader.entries(log.cached, start=start, before=end)

@@ -404,7 +404,7 @@ class LogReader:
             BrokenLogError: An entry is missing.
         """
         last = list[Entry]()
-        while (start := log.active.start_from(start)) <= log.tail.entries:
+        while (start := log.active.read_from(start)) <= log.tail.entries:
             end = log.active.stretch_from(start, min(start + at_once, log.tail.entries + 1))
             async with self.reading(log.cached):
                 entries = await self.entries(log.cached, start=start, before=end, fields=fields)
