@@ -30,8 +30,7 @@ from convstore.mongo.turn_leases import Taken, TurnLease, TurnLeases
 from convstore.runtime.background import settle
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.retrying import until_written
-from convstore.turns.asking import Questions
-from convstore.turns.deciding import results_of
+from convstore.turns.deciding import Questions, results_of
 from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.record_reader import FoundTurn, TurnRecordReader
 from convstore.turns.streaming import Drafting

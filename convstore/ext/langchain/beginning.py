@@ -8,15 +8,21 @@ from dataclasses import replace
 from langchain_core.messages import BaseMessage
 
 from convstore import Conversation
+from convstore.edges import OWNER
 from convstore.exceptions import HistoryDivergedError, InvalidInputError, UntrustedMessageError
 from convstore.ext.around import with_turn_id
-from convstore.ext.langchain.resent import ResentInput, find_resent, removal
+from convstore.ext.langchain.resent import find_resent, removal
 from convstore.ext.langchain.results import OWN, is_of_no_call, may_be_structured
 from convstore.ext.langchain.run import AgentRun, ConversationAgentState, RefusedRun
 from convstore.ext.langchain.steps import Rules, load, new_view
 from convstore.ext.langchain.turn import TurnMessages, ids_in_log, read_turn
-from convstore.ext.langchain.unimported import find_unimported
-from convstore.ext.older_checkpoint import go_back, is_nested, may_be_behind, run_config
+from convstore.ext.older_checkpoint import (
+    go_back,
+    is_nested,
+    made_before,
+    may_be_behind,
+    run_config,
+)
 from convstore.integration import log_of
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.filing import ids_of, last_question, last_turn_of
@@ -53,12 +59,11 @@ class _Joining:
     """The state of an agent while it is joined with the log.
 
     Attributes:
+        run: The run that begins.
         history: The view.
         messages: The state's messages, as the run goes on with them.
         changes: The changes to the state's messages that make these of them.
         logged: Ids of messages that the log has.
-        abandoned: Ids of messages that were rewound, because the run began at an older checkpoint.
-        resent: What a client sent again; None if nothing was compared.
         trust: Whose messages are taken, with the ids of the agent's own ones.
     """
 
@@ -72,14 +77,13 @@ class _Joining:
         # The first step of a run without earlier checkpoints: all that the state has is the run's input.
         self._is_first = run_config()[1].get("langgraph_step") == 1
         no_call = [sent for sent in state["messages"] if is_of_no_call(sent)]
+        self.run = AgentRun(chat.scope, new_view(chat, rules))
         self.history = history
         self.messages: Sequence[BaseMessage] = [
             sent for sent in state["messages"] if sent not in no_call
         ]
         self.changes: list[BaseMessage] = [removal(message) for message in no_call]
         self.logged = set[str]()
-        self.abandoned = frozenset[str]()
-        self.resent: ResentInput | None = None
         self.trust = rules.trust
 
     @property
@@ -96,7 +100,7 @@ class _Joining:
             self.history = await load(self._chat, self._rules)
             self.messages = branch.messages
             self.changes += branch.changes
-            self.abandoned = branch.abandoned
+            self.run.abandoned = branch.abandoned
 
     async def find_logged(self) -> None:
         """Find out which messages of the state the log has; not of the question, which costs nothing if it is new."""
@@ -106,10 +110,28 @@ class _Joining:
         self.logged |= await ids_in_log(self._chat, _logged_ids(others) - self.logged)
 
     async def find_unimported(self) -> Begun | None:
-        """Return the refused run of a thread that began without convstore; None for any other."""
-        if self._is_inner or self._is_first or self._rules.trust.is_all:
+        """Return the refused run of a thread that began without convstore; None for any other.
+
+        Its answers would be lost, because only its questions are taken. A thread that a run with convstore began has an
+        owner in its state. The input is removed from the state.
+        """
+        is_ours = self._is_inner or self._is_first or self._rules.trust.is_all
+        if is_ours or self._state.get(OWNER):
             return None
-        return await find_unimported(self._chat, self._state, self.messages, self.logged)
+        answers = _answers(self.messages) - self.logged
+        made, given = await made_before(ids_of(self.messages)) if answers else (set(), set())
+        lost = made & answers
+        if not lost:
+            return None
+        refusal = InvalidInputError(
+            "this thread began without convstore, and the conversation lacks answers and results "
+            "of its state "
+            f"({len(lost)}); import it first: `convstore import ... --from langgraph`, or "
+            "read_checkpoints(checkpointer, "
+            "[thread_id]) of convstore.transfer"
+        )
+        removed = [removal(message) for message in self.messages if message.id in given]
+        return RefusedRun(self._chat.scope, refusal, is_unimported=True), removed
 
     async def leave_out_resent(self) -> None:
         """Leave out what a client sent again.
@@ -120,13 +142,14 @@ class _Joining:
         """
         self.trust = replace(self._rules.trust, own=self._own_ids())
         is_client = self._is_first and not self._is_inner
-        self.resent = await find_resent(
+        resent = await find_resent(
             self._chat, self.messages, self.logged, self.trust, is_client=is_client
         )
-        if self.resent:
-            self.messages = self.resent.messages
-            self.changes += self.resent.changes
-            self.logged |= self.resent.logged
+        if resent:
+            self.run.resent = resent.known
+            self.messages = resent.messages
+            self.changes += resent.changes
+            self.logged |= resent.logged
 
     def _own_ids(self) -> frozenset[str]:
         """Return the ids of those messages that the agent made, and that the log may lack."""
@@ -150,16 +173,14 @@ class _Joining:
 
     async def begun(self) -> Begun:
         """Return the run, and the changes to the state's messages."""
-        turn_id = last_turn_of(self.messages)
-        if turn_id is None:
-            turn_id = await _lost_question(self._chat, self.history, self.logged)
-        self.logged |= self._shown & {str(turn_id)}
-        view = new_view(self._chat, self._rules)
-        view.history = self.history
-        run = AgentRun(self._chat.scope, view, turn_id, dict.fromkeys(self.logged))
-        run.resent = self.resent.known if self.resent else None
-        run.abandoned = self.abandoned
-        turn = self._without_earlier(run)
+        run = self.run
+        run.turn_id = last_turn_of(self.messages)
+        if run.turn_id is None:
+            run.turn_id = await _lost_question(self._chat, self.history, self.logged)
+        self.logged |= self._shown & {str(run.turn_id)}
+        run.logged = dict.fromkeys(self.logged)
+        run.view.history = self.history
+        turn = self._without_earlier()
         is_over = not open_turn_of(self.history)
         has_turns = any(message.type != "system" for message in self.history.messages)
         if not turn and is_over and has_turns:
@@ -170,19 +191,19 @@ class _Joining:
                 "`regenerate` of `chat.turn`"
             )
         if run.turn_id in self.logged or len(turn) > 1:
-            self.changes += await self._found_again(run, turn)
+            self.changes += await self._found_again(turn)
         elif is_over:
-            view.before = self.history.messages  # else it has all of an unfinished turn
+            run.view.before = self.history.messages  # else it has all of an unfinished turn
         return run, self.changes
 
-    def _without_earlier(self, run: AgentRun) -> list[BaseMessage]:
+    def _without_earlier(self) -> list[BaseMessage]:
         """Remove what the log has of earlier turns, and what clients may not send; return the messages of the turn."""
         start = last_question(self.messages) or 0
         turn = list(self.messages[start:])
         removed = self._earlier_in_log(self.messages[:start]) - ids_of(turn)
         if not self.trust.is_all:
             removed |= ids_of(message for message in turn if is_made_up(message))
-        if not self.trust.is_all and run.turn_id not in self.logged:
+        if not self.trust.is_all and self.run.turn_id not in self.logged:
             removed |= ids_of(turn) & self.logged  # none can follow a new question
         self.changes += [removal(message) for message in self.messages if message.id in removed]
         return [message for message in turn if message.id not in removed]
@@ -191,16 +212,15 @@ class _Joining:
         """Return the ids of messages of earlier turns that the log has, or that no log has."""
         return ids_of(each for each in earlier if each.id in self.logged or is_made_up(each))
 
-    async def _found_again(
-        self, run: AgentRun, turn: Sequence[BaseMessage]
-    ) -> Iterable[BaseMessage]:
+    async def _found_again(self, turn: Sequence[BaseMessage]) -> Iterable[BaseMessage]:
         """Look up a turn that may have begun before; return the changes to the state's messages."""
+        run = self.run
         found = await read_turn(self._chat, run.turn_id)
         if found is None:
             return []
         run.take_over(found)
         if turn[0].id != run.turn_id or (self._is_inner and len(turn) > 1):
-            self._go_on(run, turn, found)
+            self._go_on(turn, found)
             return []
         only_here = await _only_here(self._chat, found, turn[1:])
         run.ahead = [*found.later, *only_here]
@@ -211,12 +231,19 @@ class _Joining:
         # They enter the state again one by one, so that each passes the hooks that it had not passed.
         return [removal(message) for message in turn[1:]]
 
-    def _go_on(self, run: AgentRun, turn: Sequence[BaseMessage], found: TurnMessages) -> None:
+    def _go_on(self, turn: Sequence[BaseMessage], found: TurnMessages) -> None:
         """Go on with a turn of a graph around the agent, or with one whose question the state has lost."""
         if not self.trust.is_all:
-            run.note(found.later)  # as logged, so that other content is a conflict
+            self.run.note(found.later)  # as logged, so that other content is a conflict
         is_last = turn[-1].id in ids_of(found.until_answer[-1:])
-        run.is_answered = is_last and not self._is_inner  # of a state that has lost the question
+        self.run.is_answered = (
+            is_last and not self._is_inner
+        )  # of a state that has lost the question
+
+
+def _answers(messages: Iterable[BaseMessage]) -> set[str]:
+    """Return the ids of replies, results and other messages that no user wrote, but not of summaries."""
+    return ids_of(each for each in messages if each.type != "human" and not is_made_up(each))
 
 
 def _logged_ids(messages: Iterable[BaseMessage]) -> set[str]:
