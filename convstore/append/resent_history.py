@@ -6,12 +6,10 @@ rest directly after the last entry read. If another append came first, the compa
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
-from uuid import NAMESPACE_OID, uuid5
 
 from langchain_core.messages import BaseMessage
 
@@ -85,13 +83,6 @@ class Decision:
     def known(self) -> dict[int, str]:
         """Return the ids that the log has for known messages, by index, in order."""
         return {index: self.match.matched[index].id for index in sorted(self.match.matched)}
-
-    def derived_id(self, index: int) -> str:
-        """Return an id derived from the log, its last rewind and a new message: every worker derives the same."""
-        last, before = max(self.known.items(), default=(-1, ""))
-        digest = self.batch[index].digest.hex()
-        made_of = ["convstore resent", before, self.tail.rewind_entry, index - last, digest]
-        return str(uuid5(NAMESPACE_OID, json.dumps(made_of)))
 
     def receipt(self, new: Receipt | None) -> Receipt:
         """Return the receipt: the known messages of the log and those that were added, in the order of the history."""

@@ -6,9 +6,11 @@ cannot know. An input with the new question alone costs nothing.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from uuid import NAMESPACE_OID, uuid5
 
 from langchain_core.messages import BaseMessage, RemoveMessage
 
@@ -95,7 +97,11 @@ async def _compared(
     scope = tuple(chat.scope.items())
     found = await resender.decide(scope, sent, trust, compares=not is_new)
     taken = {index: found.taken[index] for index in sorted(found.taken)}
-    derived = {index: found.derived_id(index) for index in taken}
+    last, before = max(found.known.items(), default=(-1, ""))
+    log: list[str | int] = ["convstore resent", before, found.tail.rewind_entry]
+    derived = {
+        index: _derived_id(*log, index - last, found.batch[index].digest.hex()) for index in taken
+    }
     whole = _Compared(messages, found.sent, found.known, taken, derived, found.is_known)
     return await whole.without_known(chat, logged, is_checked=is_checked or not found.ignored)
 
@@ -250,6 +256,11 @@ class _Compared:
                 "ConversationMiddleware to ignore such "
                 'messages, or trust="all" if no client can send them; the thread then goes on'
             )
+
+
+def _derived_id(*made_of: str | int) -> str:
+    """Return an id derived from the log, its last rewind and a new message: every worker derives the same."""
+    return str(uuid5(NAMESPACE_OID, json.dumps(made_of)))
 
 
 def removal(message: BaseMessage) -> BaseMessage:
