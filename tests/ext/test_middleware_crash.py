@@ -111,7 +111,7 @@ async def test_a_run_that_was_killed_is_taken_up(
     crashes: Any, kind: str, saves: bool, part: slice
 ) -> None:
     """Asked again, or by `ainvoke(None)` from its checkpoint: nothing that log or checkpoint have is done again."""
-    for crash in crashes(f"{kind}-{saves}", part, saves=saves):
+    for crash in crashes(f"{kind}-{saves}-{part.start}", part, saves=saves):
         before, where = await crash.log(), crash.events
         is_resumed = kind == "resumed" and "checkpoint ends" in where
         messages, done = await crash.go_on(None if is_resumed else question())
@@ -136,7 +136,7 @@ async def test_another_question_goes_on_from_what_is_there(
     crashes: Any, saves: bool, part: slice
 ) -> None:
     """After a crash another question is answered: the log keeps its messages and has no message twice."""
-    for crash in crashes(f"other-{saves}", part, saves=saves):
+    for crash in crashes(f"other-{saves}-{part.start}", part, saves=saves):
         before, where = await crash.log(), crash.events
         messages, _ = await crash.go_on(question("And wasps?", "q2"))
         after = await crash.log()
