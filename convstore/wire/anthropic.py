@@ -24,12 +24,11 @@ from convstore.wire.edits import BEGINNING, MOVED, NO_TEXT, SYSTEM, Inserted
 from convstore.wire.hosted import hosted_text
 from convstore.wire.parts import Block, Media, Part, Text
 from convstore.wire.requests import AnthropicMessages
-from convstore.wire.result_media import moved_media, without_media
+from convstore.wire.result_media import results_of
 from convstore.wire.steps import (
     Result,
     Step,
     WireCall,
-    arguments_text,
     is_reasoning,
     last_model,
     no_media,
@@ -38,8 +37,9 @@ from convstore.wire.steps import (
 
 _HOSTED_ID: Final = re.compile(r"(srv|mcp)toolu_[a-zA-Z0-9_]+")
 _HOSTED_CALLS: Final = frozenset({"mcp_tool_use", "server_tool_use"})
-_OF_STREAMS: Final = frozenset({"cache_control", "index", "partial_json"})
-_RESIDUE: Final = _OF_STREAMS | {"id", "input", "name", "type"}
+_OF_CALLS: Final = frozenset(
+    {"cache_control", "id", "index", "input", "name", "partial_json", "type"}
+)
 """Fields of a call that are written from the call itself, or that a stream leaves."""
 _SIGNED: Final = {"thinking": ("thinking", "signature"), "redacted_thinking": ("data",)}
 
@@ -330,26 +330,17 @@ def _block(part: Part | WireCall, step: Step, hosted: _Hosted) -> dict[str, Any]
     if part.kind == "reasoning":
         return _thought(part)
     if hosted.is_sent(part, step):
-        return _hosted_block(part.block)
+        return {key: value for key, value in part.block.items() if key != "cache_control"}
     text = hosted_text(part.block)
     step.drop(part.type, "only a text names it" if text else "Anthropic does not take it here")
     return {"type": "text", "text": text} if text else None
-
-
-def _hosted_block(block: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a block of a hosted tool, without what LangChain's streams leave in it."""
-    fields = {key: value for key, value in block.items() if key not in _OF_STREAMS}
-    cut = block.get("partial_json")
-    if isinstance(cut, str) and not block.get("input"):
-        fields["input"] = json.loads(arguments_text(cut)[0])
-    return fields
 
 
 def _call_block(call: WireCall) -> dict[str, Any]:
     """Return the block of a call, with the fields that Anthropic gave it, such as its caller."""
     own: dict[str, Any] = {}
     if call.block.get("type") == "tool_use":
-        fields = {key: value for key, value in call.block.items() if key not in _RESIDUE}
+        fields = {key: value for key, value in call.block.items() if key not in _OF_CALLS}
         own = {key: value for key, value in fields.items() if value is not None and is_json(value)}
     given = json.loads(call.arguments)
     return {**own, "type": "tool_use", "id": call.id, "name": call.name, "input": given}
@@ -367,13 +358,8 @@ def _text_block(text: Text, step: Step) -> dict[str, Any]:
 
 def _results(step: Step) -> list[dict[str, Any]]:
     """Return the blocks of results; where they are texts only, their images and files follow."""
-    if step.rules.result_media != "moved":
-        return [_result(step, result) for result in step.results]
-    moved: list[dict[str, Any]] = []
-    blocks = list[dict[str, Any]]()
-    for result in step.results:
-        moved += moved_media(step, result, _media)
-        blocks.append(_result(step, without_media(result)))
+    results, moved = results_of(step, _media, moves=step.rules.result_media == "moved")
+    blocks = [_result(step, result) for result in results]
     return [*blocks, {"type": "text", "text": MOVED}, *moved] if moved else blocks
 
 

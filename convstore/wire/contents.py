@@ -6,7 +6,7 @@ and gateway has its own form; the names of the signatures are those of the AI SD
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
@@ -32,8 +32,12 @@ class ContentReader:
     """Reads messages that another adapter appended, or that a view has changed.
 
     Attributes:
+        is_request: True if they are for a model, so that settings such as citations, and what an API wrote beside
+            calls, are reported as well.
         dropped: What the framework has no place for.
     """
+
+    is_request = False
 
     def __init__(self) -> None:
         self.dropped = list[Dropped]()
@@ -44,6 +48,7 @@ class ContentReader:
         if is_said:
             yield from _reasoning_beside(message)
         for part in parts_of(message):
+            self._name_settings(message, part)
             if isinstance(part, Text):
                 yield from filter(None, [part.text])
             elif isinstance(part, Media):
@@ -67,11 +72,21 @@ class ContentReader:
 
     def calls(self, message: AIMessage) -> Iterator[tuple[str, str, Any]]:
         """Yield id, name and arguments of the calls, valid or not; a call without an id or a name is reported."""
+        if self.is_request:
+            self._drop_all(message, beside_calls(message))
         for call in (*message.tool_calls, *message.invalid_tool_calls):
             if call["id"] and call["name"]:
                 yield call["id"], call["name"], call["args"]
             else:
                 self.drop(message, "call", "it has no id or no name")
+
+    def _name_settings(self, message: BaseMessage, part: Text | Media | Block) -> None:
+        if self.is_request and not isinstance(part, Block):
+            self._drop_all(message, part.settings)
+
+    def _drop_all(self, message: BaseMessage, names: Iterable[str]) -> None:
+        for name in names:
+            self.drop(message, name, "the framework has no place for it")
 
     def without_file(self, message: BaseMessage, media: Media) -> str:
         """Report a file, and return the text that names it."""
@@ -85,23 +100,6 @@ class ContentReader:
     def drop(self, message: BaseMessage, part: str, reason: str) -> None:
         """Report a part of a message."""
         self.dropped.append(Dropped(str(message.id or ""), part, reason))
-
-
-class FrameworkWriter(ContentReader):
-    """Reads messages for a request of a framework, and reports what an API wrote that it has no place for."""
-
-    def contents(self, message: BaseMessage) -> Iterator[str | Media | dict[str, Any]]:
-        """Yield texts, files and reasoning; settings such as citations are reported."""
-        for part in parts_of(message):
-            for name in () if isinstance(part, Block) else part.settings:
-                self.drop(message, name, "the framework has no place for it")
-        yield from super().contents(message)
-
-    def calls(self, message: AIMessage) -> Iterator[tuple[str, str, Any]]:
-        """Yield id, name and arguments of the calls; what an API wrote beside them is reported."""
-        for name in beside_calls(message):
-            self.drop(message, name, "the framework has no place for it")
-        yield from super().calls(message)
 
 
 def reasoning_part(block: Mapping[str, Any]) -> dict[str, Any]:

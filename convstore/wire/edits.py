@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from langchain_core.messages import BaseMessage
 
@@ -34,6 +35,9 @@ SYSTEM: Final = ("system", "developer")
 
 _NOT_IN_TOOLS: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _NOT_IN_USERS: Final = re.compile(r"[\s<|\\/>]+")
+
+
+_Part = TypeVar("_Part")
 
 
 class Inserted(NamedTuple):
@@ -147,6 +151,33 @@ class RequestEdits:
         is_taken = self.rules.takes_reasoning_of(writer, self._asked)
         return "" if is_taken else "another model wrote it"
 
+    def answer(
+        self,
+        parts: Sequence[_Part],
+        kind_of: Callable[[_Part], str],
+        logged: BaseMessage | None,
+        *,
+        writer: str,
+        blank: _Part,
+        problem: str = "",
+    ) -> list[list[_Part]]:
+        """Return the parts of an answer that go, as one message or, if a text and calls stand apart, as two.
+
+        Args:
+            parts: The parts, whatever they are.
+            kind_of: Returns "reasoning", "call" or another kind of a part.
+            logged: The message of the log.
+            writer: The model that wrote it; the reasoning of one without a name goes.
+            blank: The text that stands for an answer of which nothing goes.
+            problem: Why no reasoning goes at all, "" if it may.
+        """
+        unsaid = problem or (self.writer_problem(writer) if writer else "")
+        kept = list(parts)
+        if unsaid and any(kind_of(part) == "reasoning" for part in parts):
+            self.drop(logged, "reasoning", unsaid)
+            kept = [part for part in parts if kind_of(part) != "reasoning"] or [blank]
+        return [kept] if self.rules.text_beside_calls else _parted(kept, kind_of)
+
     def call(self, id_: str, tool: str) -> CallName:
         """Return the name of the next call; the same id if it fits and no call before has it."""
         self._seen[id_] += 1
@@ -168,6 +199,13 @@ class RequestEdits:
     def answered(self) -> None:
         """Note that results follow, for a writer that knows their calls."""
         self._last = "tool"
+
+
+def _parted(parts: list[_Part], kind_of: Callable[[_Part], str]) -> list[list[_Part]]:
+    """Return texts and calls apart; empty lists are left out."""
+    said = [part for part in parts if kind_of(part) != "call"]
+    calls = [part for part in parts if kind_of(part) == "call"]
+    return [said, calls] if said and calls else [parts]
 
 
 @lru_cache(maxsize=1_000)

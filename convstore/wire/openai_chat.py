@@ -17,7 +17,7 @@ from convstore.wire.edits import MOVED, NO_TEXT, user_name
 from convstore.wire.hosted import hosted_text
 from convstore.wire.parts import Block, Media, Part, Text, beside_call
 from convstore.wire.requests import OpenAIMessages
-from convstore.wire.result_media import moved_media, without_media
+from convstore.wire.result_media import results_of
 from convstore.wire.steps import Step, WireCall, no_media, read_steps
 
 NO_REASONING: Final = " "
@@ -187,12 +187,9 @@ def _sign(call: dict[str, Any], *, is_open: bool) -> None:
 def _results(step: Step) -> Iterator[dict[str, Any]]:
     """Yield the result messages of a step, then the user message with their images and files."""
     rules = step.rules
-    moved: list[dict[str, Any]] = []
-    for result in step.results:
+    results, moved = results_of(step, media_part, moves=rules.result_media != "named")
+    for result in results:
         step.drop_status(result)
-        if rules.result_media != "named":
-            moved += moved_media(step, result, media_part)
-            result = without_media(result)  # noqa: PLW2901
         content = content_of(step.content(no_media, result))
         name = {"name": result.call.name} if rules.result_names else {}
         yield {"role": "tool", "tool_call_id": result.call.id, "content": content, **name}

@@ -21,7 +21,7 @@ from convstore.wire.hosted import hosted_text
 from convstore.wire.openai_chat import NO_REASONING, detail_of, reasoning_content
 from convstore.wire.parts import Block, Media, Part, Text
 from convstore.wire.requests import OpenAIMessages
-from convstore.wire.result_media import moved_media, without_media
+from convstore.wire.result_media import results_of
 from convstore.wire.steps import (
     Step,
     WireCall,
@@ -138,8 +138,7 @@ def _hosted(part: Block, step: Step, ids: set[str]) -> Iterator[dict[str, Any]]:
     """Yield the item of a tool that OpenAI ran, or the text that names it; nothing for an item without either."""
     if step.rules.response_items and _is_item(part, ids):
         ids.add(part.block["id"])
-        fields = {key: value for key, value in part.block.items() if key != "index"}
-        yield {"status": "completed", **fields}
+        yield {"status": "completed", **part.block}
         return
     text = hosted_text(part.block)
     reason = "only a text names it" if text else "it depends on what the provider stored"
@@ -212,7 +211,8 @@ def _item(part: Part | WireCall, id_: str) -> dict[str, Any]:
     if isinstance(part, WireCall):
         return _call_item(part) | own
     if isinstance(part, Block):
-        return _reasoning_item(part.block)
+        block = part.block
+        return {key: block[key] for key in _REASONING_FIELDS if block.get(key) is not None}
     if not isinstance(part, Text):
         return _said(part.description)
     item = _said(part.text) | own
@@ -225,18 +225,6 @@ def _output(text: str, notes: Any = None) -> dict[str, Any]:
     """Return the fields of a message with an id."""
     written = {"type": "output_text", "text": text, "annotations": notes or []}
     return {"status": "completed", "content": [written]}
-
-
-def _reasoning_item(block: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an item of reasoning, without the indexes that LangChain's streams leave in its texts."""
-    item = {key: block[key] for key in _REASONING_FIELDS if block.get(key) is not None}
-    for key in ("summary", "content"):
-        if key in item:
-            item[key] = [
-                {name: value for name, value in text.items() if name != "index"}
-                for text in item[key]
-            ]
-    return item
 
 
 def _call_item(call: WireCall) -> dict[str, Any]:
@@ -265,12 +253,9 @@ def _message(step: Step) -> dict[str, Any]:
 def _outputs(step: Step) -> Iterator[dict[str, Any]]:
     """Yield the results of a step; where they are texts only, their images and files follow in a message of a user."""
     where = step.rules.result_media
-    moved: list[dict[str, Any]] = []
-    for result in step.results:
+    results, moved = results_of(step, _media_part, moves=where == "moved")
+    for result in results:
         step.drop_status(result)
-        if where == "moved":
-            moved += moved_media(step, result, _media_part)
-            result = without_media(result)  # noqa: PLW2901
         kind = "function_call_output" if result.call.input is None else "custom_tool_call_output"
         write = _media_part if where == "kept" else no_media
         output = content_of(step.content(write, result, kind="input_text"))

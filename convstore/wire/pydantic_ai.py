@@ -15,7 +15,7 @@ from convstore.messages.call_arguments import in_two_lists, read_call
 from convstore.messages.media import media_block
 from convstore.messages.text import content_of, text_of
 from convstore.messages.usage import usage_of
-from convstore.wire.contents import FrameworkWriter
+from convstore.wire.contents import ContentReader
 from convstore.wire.parts import Media
 
 JSON: TypeAlias = dict[str, Any]
@@ -155,8 +155,10 @@ def _blocks(content: Iterable[Any], *, whole: bool = False) -> Iterator[JSON]:
                 yield {"type": "non_standard", "value": item}
 
 
-class PydanticAIWriter(FrameworkWriter):
+class PydanticAIWriter(ContentReader):
     """Writes messages that another adapter appended, or that a view has changed, as parts; and keeps a report."""
+
+    is_request = True
 
     def parts(self, message: BaseMessage) -> list[JSON]:
         """Return the parts of a message: a prompt, a result, or reasoning, texts, files and calls in order."""

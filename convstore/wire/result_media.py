@@ -8,16 +8,24 @@ from convstore.wire.parts import Media, Text
 from convstore.wire.steps import MediaWriter, Result, Step
 
 
-def moved_media(step: Step, result: Result, write: MediaWriter) -> list[dict[str, Any]]:
-    """Return the images and files of a result that move to a message; what the API does not take is noted."""
-    media = [part for part in result.parts if isinstance(part, Media)]
-    if not media:
-        return []
-    written = step.content(write, result._replace(parts=[*media]))
-    return [part for part in written if not str(part["type"]).endswith("text")]
+def results_of(
+    step: Step, write: MediaWriter, *, moves: bool
+) -> tuple[list[Result], list[dict[str, Any]]]:
+    """Return the results of a step, and the images and files in them that move to a message of a user.
+
+    A text stands in the place of each that moves; what the API does not take there is noted.
+    """
+    moved = list[dict[str, Any]]()
+    if not moves:
+        return step.results, moved
+    for result in step.results:
+        media = [part for part in result.parts if isinstance(part, Media)]
+        written = step.content(write, result._replace(parts=[*media])) if media else []
+        moved += [part for part in written if not str(part["type"]).endswith("text")]
+    return list(map(_without_media, step.results)), moved
 
 
-def without_media(result: Result) -> Result:
+def _without_media(result: Result) -> Result:
     """Return a result with texts in place of images and files that follow it."""
     if not any(isinstance(part, Media) for part in result.parts):
         return result

@@ -21,7 +21,7 @@ from convstore.messages.provenance import model_of
 from convstore.messages.text import content_of
 from convstore.messages.usage import usage_of
 from convstore.types import Dropped
-from convstore.wire.contents import FrameworkWriter
+from convstore.wire.contents import ContentReader
 from convstore.wire.edits import INSTRUCTION, MOVED, NO_TEXT, RequestEdits
 from convstore.wire.exact import marked, restored
 from convstore.wire.parts import Media, part_of
@@ -206,26 +206,31 @@ class _Request:
             self._name_calls(message)
             return [message]
         place = self._edits.place(message.role)
+        made = [message]
         if message.role == "user":
             message.contents = [self._asked(content) for content in message.contents]
         elif message.role == "assistant":
-            self._withhold(message)
+            made = self._answers(message)
         elif place.role != message.role:
-            said = [Content.from_text(INSTRUCTION), *message.contents]
-            message = Message(place.role, said)
-        self._name_calls(message)
-        made = self._parted(message)
+            made = [Message(place.role, [Content.from_text(INSTRUCTION), *message.contents])]
+        for each in made:
+            self._name_calls(each)
         if place.before is None:
             return made
         return [Message(place.before.role, [Content.from_text(place.before.text)]), *made]
 
-    def _parted(self, message: Message) -> list[Message]:
-        """Return an answer; with a text and calls as two messages, if the provider takes only one of them in each."""
-        calls = [content for content in message.contents if content.type == "function_call"]
-        said = [content for content in message.contents if content.type != "function_call"]
-        if self._edits.rules.text_beside_calls or not calls or not said:
-            return [message]
-        return [Message(message.role, said), Message(message.role, calls)]
+    def _answers(self, message: Message) -> list[Message]:
+        """Return an answer as the messages that the provider accepts."""
+        made = self._edits.answer(
+            message.contents,
+            _kind_of,
+            self._logged,
+            writer=model_of(self._logged),
+            blank=Content.from_text(NO_TEXT),
+            problem="" if self._client.reasoning else "the client sends none",
+        )
+        message.contents = made[0]
+        return [message, *(Message(message.role, contents) for contents in made[1:])]
 
     def _asked(self, content: Content) -> Content:
         """Return a content of a question: a text in place of a file that the client would leave out."""
@@ -260,19 +265,6 @@ class _Request:
         self._edits.drop(logged, kind, "only its description is sent")
         return _as_text(file)
 
-    def _withhold(self, message: Message) -> None:
-        """Remove the reasoning of an answer that does not go along; that of a model without a name goes."""
-        said = [content for content in message.contents if content.type != "text_reasoning"]
-        if len(said) == len(message.contents):
-            return
-        writer = model_of(self._logged)
-        problem = self._edits.writer_problem(writer) if writer else ""
-        if not self._client.reasoning:
-            problem = "the client sends none"
-        if problem:
-            self._edits.drop(self._logged, "reasoning", problem)
-            message.contents = said or [Content.from_text(NO_TEXT)]
-
     def _name_calls(self, message: Message) -> None:
         """Give calls and results the ids, names, arguments and files that they have in the request."""
         for content in message.contents:
@@ -288,6 +280,11 @@ class _Request:
                 if content.items:
                     self._take_media(content)
                 content.call_id = self._edits.result(content.call_id or "").id
+
+
+def _kind_of(content: Content) -> str:
+    kinds = {"function_call": "call", "text_reasoning": "reasoning"}
+    return kinds.get(content.type, "")
 
 
 def _described(content: Content) -> dict[str, Any]:
@@ -367,8 +364,10 @@ def _blocks(contents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 yield media_block(mime_type, name=name, url=uri)
 
 
-class _Writer(FrameworkWriter):
+class _Writer(ContentReader):
     """Writes messages that another adapter appended, or that a view has changed, as contents; and keeps a report."""
+
+    is_request = True
 
     def written(self, message: BaseMessage) -> list[Content]:
         """Return the contents of a message: a result, or texts, files and calls in order."""

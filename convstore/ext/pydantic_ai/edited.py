@@ -43,27 +43,18 @@ def _answer(
     before = [_inserted(place.before)] if place.before else []
     writer = model_of(logged) if logged else message.model_name or ""
     parts: list[Any] = list(message.parts)
-    said = [part for part in parts if not isinstance(part, ThinkingPart)]
-    if writer and len(said) < len(parts):
-        problem = edits.writer_problem(writer)
-        if problem:
-            edits.drop(logged, "reasoning", problem)
-            parts = said or [TextPart(NO_TEXT)]
-    named = [_with_call(part, edits, logged) for part in parts]
-    return [*before, *_parted(_with_parts(message, named), edits)]
+    blank = TextPart(NO_TEXT)
+    made = edits.answer(parts, _kind_of_part, logged, writer=writer, blank=blank)
+    if len(made) > 1:  # Pydantic AI joins answers without the name of a model
+        message = replace(message, model_name=message.model_name or edits.rules.name)
+    named = [[_with_call(part, edits, logged) for part in parts] for parts in made]
+    return [*before, *(_with_parts(message, parts) for parts in named)]
 
 
-def _parted(message: ModelResponse, edits: RequestEdits) -> list[ModelMessage]:
-    """Return an answer; with a text and calls as two messages, if the provider takes only one of them in each.
-
-    Pydantic AI joins answers without the name of a model.
-    """
-    calls = [part for part in message.parts if isinstance(part, ToolCallPart)]
-    said = [part for part in message.parts if not isinstance(part, ToolCallPart)]
-    if edits.rules.text_beside_calls or not calls or not said:
-        return [message]
-    named = replace(message, model_name=message.model_name or edits.rules.name)
-    return [replace(named, parts=said), replace(named, parts=calls)]
+def _kind_of_part(part: Any) -> str:
+    if isinstance(part, ThinkingPart):
+        return "reasoning"
+    return "call" if isinstance(part, ToolCallPart) else ""
 
 
 def _requests(
