@@ -284,6 +284,7 @@ COMMANDS = {
     "search": ["orcas", "--scope", "user_id=ada"],
     "show": ["user_id=ada", "thread_id=orcas"],
     "stats": [],
+    "sums": [],
 }
 WITHOUT_JSON = {"export"}
 
