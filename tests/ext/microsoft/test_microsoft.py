@@ -324,6 +324,28 @@ async def test_the_scope_may_come_from_the_session(store: ConversationStore, use
     }
 
 
+@pytest.mark.parametrize("view", ["policy", "all"])
+async def test_each_view_of_a_run_follows_the_rules_of_its_model(
+    store: ConversationStore, user: str, view: Any
+) -> None:
+    """An answer stands between a result and the next question for Mistral; outside a run all is as it was saved."""
+    client = Scripted("Yes.")
+    provider = ConvstoreHistoryProvider(store, view=view, user_id=user)
+    call = Content.from_function_call("c1", "look", arguments={})
+    result = Content.from_function_result("c1", result="Fish.")
+    saved = [Message("user", ["Look."]), Message("assistant", [call]), Message("tool", [result])]
+    saved += [Message("user", ["And?"]), Message("assistant", ["So."])]
+    await provider.save_messages("seals", saved)
+    model = {"model": "mistral-large-latest"}
+    agent = Agent(client, context_providers=[provider], default_options=model)
+    await agent.run("Sure?", session=agent.create_session(session_id="seals"))
+    [shown] = client.shown
+    roles = [message.role for message in shown]
+    assert roles == ["user", "assistant", "tool", "assistant", "user", "assistant", "user"]
+    everything = ConvstoreHistoryProvider(store, view="all", user_id=user)
+    assert dumped((await everything.get_messages("seals"))[:5]) == dumped(saved)
+
+
 def test_arguments_are_checked(store: ConversationStore) -> None:
     """An unknown scope key or kind of view is refused at once."""
     with pytest.raises(InvalidScopeError, match="scope keys"):

@@ -22,6 +22,7 @@ from agents import (
     SQLiteSession,
 )
 from agents.extensions.memory import EncryptedSession
+from agents.models.chatcmpl_converter import Converter
 from api_rules import responses_errors
 from fixture_types import Client
 from hypothesis import given
@@ -686,3 +687,42 @@ async def test_calls_that_the_client_answers_are_in_views(session: ConvstoreSess
     assert (outputs[1]["output"], outputs[2]["output"]) == ("Done.", "/sea")
     assert responses_errors(view[1:]) == []
     assert [await session.pop_item(), await session.pop_item()] == [ANSWER, SHELL[-1]]
+
+
+def test_rules_of_a_provider_need_a_view(memory: ConversationStore, scope: dict[str, str]) -> None:
+    """With ``view="all"`` or a limit runs get items as they were added, so rules would be ignored."""
+    for options in ({"view": "all"}, {"session_settings": {"limit": 3}}):
+        with pytest.raises(InvalidInputError, match="leave one of them out"):
+            ConvstoreSession(memory, provider="deepseek", **options, **scope)
+    ConvstoreSession(memory, provider="deepseek", session_settings={}, **scope)
+
+
+async def test_a_view_for_another_api_has_only_what_the_sdk_sends_there(
+    memory: ConversationStore, scope: dict[str, str]
+) -> None:
+    """Items of hosted tools as texts, and the reasoning of each answer, a blank where there was none."""
+    searched: Any = {
+        "type": "web_search_call",
+        "id": "ws_1",
+        "status": "completed",
+        "action": {"type": "search", "query": "seals"},
+    }
+    thought: Any = {
+        "type": "reasoning",
+        "id": "__fake_id__",
+        "summary": [{"type": "summary_text", "text": "Hm."}],
+        "provider_data": {"model": "deepseek-v4-pro"},
+    }
+    said: Any = {
+        "type": "message",
+        "id": "__fake_id__",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": "Fish.", "annotations": []}],
+    }
+    session = ConvstoreSession(memory, provider="deepseek", **scope)
+    await session.add_items([USER, thought, said, USER, searched, said])
+    sent = Converter.items_to_messages(await session.get_items(), "deepseek-v4-pro")
+    answers = [message for message in sent if message["role"] == "assistant"]
+    assert [message.get("reasoning_content") for message in answers] == ["Hm.", " "]
+    assert "web_search" in str(answers[1]["content"])
