@@ -25,7 +25,7 @@ from convstore.log.facts.thinking import THINKING, Thinking
 from convstore.log.rows import is_named
 from convstore.log.totals import Followed, RunningTotals
 from convstore.messages.encoding import decode_message
-from convstore.messages.reasoning import begins_with_reasoning
+from convstore.messages.reasoning import begins_with_reasoning, has_bound_thinking
 from convstore.messages.tokens import count
 from convstore.messages.tool_calls import is_paused
 from convstore.runtime.cache import CachedPayload
@@ -36,7 +36,6 @@ from convstore.sources.stub import named_sources, stub_of
 from convstore.values.models import Receipt
 from convstore.values.scope import id_problem
 from convstore.values.stamps import write_stamp
-from convstore.wire.bound_thinking import has_bound_thinking
 
 _NO_QUESTIONS: Mapping[str, int] = {}
 

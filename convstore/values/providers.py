@@ -347,7 +347,7 @@ def row_of_model(model: str) -> ProviderRules:
 def _known_row(model: str) -> ProviderRules | None:
     """Return the row of a model, None for a name that no row knows."""
     name = model_family(model)
-    if has_bound_thinking(name):
+    if _binds_thinking(name):
         return ROWS["anthropic_bound"]
     found = _rows_with(name) or _rows_with(*re.split(r"[./]", model.lower()))
     return max(found, key=lambda each: each[0])[1] if found else None
@@ -378,10 +378,10 @@ def model_family(model: str) -> str:
     return _POINT.sub("-", _SNAPSHOT.sub("", name))
 
 
-def has_bound_thinking(model: str) -> bool:
+def _binds_thinking(model: str) -> bool:
     """Return True for a model of Claude whose thinking is bound to what stands before it, and for unknown newer ones.
 
-    >>> has_bound_thinking("claude-opus-5-5"), has_bound_thinking("claude-opus-5"), has_bound_thinking("gpt-5")
+    >>> _binds_thinking("claude-opus-5-5"), _binds_thinking("claude-opus-5"), _binds_thinking("gpt-5")
     (True, False, False)
     """
     if not model.startswith("claude") or _CLAUDE_3.match(model):

@@ -22,11 +22,10 @@ from langchain_core.messages import BaseMessage
 from convstore.log.facts.thinking import THINKING, Thinking
 from convstore.log.rows import Row
 from convstore.messages.encoding import digest_of_messages
-from convstore.messages.reasoning import without_reasoning
+from convstore.messages.reasoning import has_bound_thinking, without_reasoning
 from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.tool_calls import calls_of
 from convstore.view.render import View
-from convstore.wire.bound_thinking import has_bound_thinking
 from convstore.wire.edits import NO_TEXT
 from convstore.wire.requests import Dropped
 
