@@ -9,11 +9,23 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 from convstore.values.models import ConversationInfo, State, Status
 from convstore.values.usage import Usage
+
+LABELS: Mapping[str, str] = {
+    "waiting": "waits",
+    "running": "running",
+    "interrupted": "broke off",
+    "asked": "no answer",
+    "imported": "imported",
+    "cut": "cut at the limit",
+    "refused": "refused",
+    "stopped": "stopped",
+}
+"""The words for what the newest turn is doing, or how it ended, unless it is finished."""
 
 
 class ConversationEnd(NamedTuple):
@@ -37,11 +49,21 @@ class ConversationEnd(NamedTuple):
         """Return the end of a conversation whose newest turn is not open."""
         return cls() if info.state == "open" else cls(info.state)
 
+    @property
+    def kind(self) -> str:
+        """A key of `LABELS`; another text if the turn is finished, or there is none."""
+        return "asked" if self.is_only_asked else self.status
+
+    @property
+    def label(self) -> str:
+        """What the newest turn is doing, or how it ended, in the words of `LABELS`; "" if it is finished."""
+        return LABELS.get(self.kind, "")
+
 
 _FULL = 0.8
 """Share of its budget from which the last call counts as nearly full."""
 
-_IN_NEED = frozenset({"waiting", "interrupted", "cut", "refused"})
+_IN_NEED = frozenset({"waiting", "interrupted", "asked", "cut", "refused"})
 """Ends of a conversation that need attention."""
 
 _OUT_OF_ORDER = timedelta(minutes=1)
@@ -80,30 +102,23 @@ class ListRow:
 
     @property
     def state(self) -> str:
-        """What it is doing, or why it ended, in the words of `CHIPS`; "" if its last turn is finished."""
-        return next((CHIPS[name][0] for name in _STATES if CHIPS[name][1](self)), "")
-
-    @property
-    def is_interrupted(self) -> bool:
-        """True if nobody works on its turn, which is not over."""
-        return self.end.status == "interrupted"
+        """The label of its end."""
+        return self.end.label
 
     @property
     def needs_attention(self) -> bool:
         """True if it waits for a person, broke off, has no whole answer, or has little room left."""
-        return self.is_full or self.end.status in _IN_NEED
+        return self.is_full or self.end.kind in _IN_NEED
+
+
+def _has_kind(kind: str, row: ListRow) -> bool:
+    return row.end.kind == kind
 
 
 CHIPS: Mapping[str, tuple[str, Callable[[ListRow], bool]]] = {
     "attention": ("needs attention", lambda row: row.needs_attention),
-    "waiting": ("waits", lambda row: row.end.status == "waiting"),
-    "running": ("running", lambda row: row.end.status == "running"),
-    "interrupted": ("broke off", lambda row: row.is_interrupted and not row.end.is_only_asked),
-    "asked": ("no answer", lambda row: row.end.is_only_asked),
-    "imported": ("imported", lambda row: row.end.status == "imported"),
+    **{kind: (label, partial(_has_kind, kind)) for kind, label in LABELS.items()},
     "failed": ("failed tools", lambda row: row.info.failed > 0),
-    "cut": ("cut at the limit", lambda row: row.end.status == "cut"),
-    "refused": ("refused", lambda row: row.end.status == "refused"),
     "down": ("rated down", lambda row: row.is_rated_down),
     "full": ("over 80 %", lambda row: row.is_full),
 }
@@ -127,10 +142,6 @@ ORDERS: Mapping[str, tuple[str, Callable[[ListRow], float]]] = {
     "turns": ("most turns", lambda row: row.info.turns),
 }
 """Orders of the rows: the label of each, and its key, the highest first; rows that are equal stay newest first."""
-
-
-_STATES = ("waiting", "running", "interrupted", "asked", "imported", "cut", "refused")
-"""The states among `CHIPS` of which a row has at most one."""
 
 
 def columns_of(row: ListRow, scope_keys: Sequence[str]) -> dict[str, Any]:
