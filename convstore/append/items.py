@@ -1,15 +1,18 @@
-"""Take the items that are no messages out of a batch, and prepare them for the log."""
+"""Read a batch as a caller gives it: its messages, and its items that are no messages; prepare these for the log."""
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
+from langchain_core.messages import BaseMessage
 from pydantic import BaseModel
 
 from convstore.append.formats import Item
+from convstore.append.inputs import items_of, whole_messages
 from convstore.exceptions import ContentConflictError, InvalidInputError
 from convstore.log.entry import PayloadRef
 from convstore.log.facts.items import EntryItem, item_digest, item_rows
@@ -18,7 +21,10 @@ from convstore.messages.encoding import digest_of
 from convstore.messages.values import Codec
 from convstore.mongo.log import Log
 from convstore.values.log_records import LogItem, PlacedItem
+from convstore.values.plain import counted
 from convstore.values.scope import id_problem
+
+_LOGGER = logging.getLogger("convstore")
 
 
 class PreparedItem(NamedTuple):
@@ -28,14 +34,42 @@ class PreparedItem(NamedTuple):
     chunks: tuple[Chunk, ...] = ()
 
 
-def split_items(batch: Any) -> tuple[Any, list[PlacedItem]]:
+Given = tuple[Sequence[Item], list[BaseMessage], list[PlacedItem]]
+"""A batch as it was given, its messages, and its items with their places among these."""
+
+
+def read_history(batch: Any, *, key: str | None) -> Given:
+    """Return the messages of a history, which has no items; those without an id get one, on the caller's objects."""
+    read = read_batch(batch, key=key)
+    if read[-1]:
+        raise InvalidInputError(
+            "a history has messages only; append a LogItem in a call of its own"
+        )
+    return read
+
+
+def read_batch(batch: Any, *, key: str | None) -> Given:
+    """Return the messages and items of a batch; those without an id get one, on the caller's objects."""
+    messages, found = _split(batch)
+    given = items_of(messages) if messages or not found else []
+    nameless = [index for index, item in given if isinstance(item, Mapping) and not item.get("id")]
+    if nameless and key is None:
+        _LOGGER.debug(
+            "append without key=: a repeated call would store %s again, because dicts have no id",
+            counted(len(nameless), "message"),
+        )
+    whole = whole_messages(given, key=key)
+    return given, whole, _named(found, given, key=key)
+
+
+def _split(batch: Any) -> tuple[Any, list[PlacedItem]]:
     """Return a batch without its items, and the items, each with the number of other elements before it.
 
     >>> from types import MappingProxyType
-    >>> split_items(MappingProxyType({"role": "user"}))[0]
+    >>> _split(MappingProxyType({"role": "user"}))[0]
     mappingproxy({'role': 'user'})
     >>> mark = LogItem(kind="mark", data=1)
-    >>> split_items([{"role": "user"}, mark])
+    >>> _split([{"role": "user"}, mark])
     ([{'role': 'user'}], [PlacedItem(item=LogItem(kind='mark', data=1, id=None), position=1)])
     """
     if isinstance(batch, LogItem):
@@ -54,7 +88,7 @@ def split_items(batch: Any) -> tuple[Any, list[PlacedItem]]:
     return others, items
 
 
-def named_items(
+def _named(
     items: Sequence[PlacedItem], given: Sequence[Item], *, key: str | None
 ) -> list[PlacedItem]:
     """Set the missing ids of items, from `key` if there is one; return them with the number of messages before each.

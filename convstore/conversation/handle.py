@@ -15,8 +15,8 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.append.condition import Condition, TailMoved
 from convstore.append.inputs import copy_ids, naming_conflicts
+from convstore.append.items import read_batch, read_history
 from convstore.append.turn import question_message
-from convstore.conversation.appending import read_batch, read_history
 from convstore.conversation.entered import entered_turn
 from convstore.conversation.host import Host, read_back
 from convstore.conversation.state import ApplicationState
