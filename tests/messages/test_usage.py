@@ -131,5 +131,5 @@ def test_counts_of_another_type_are_none() -> None:
     """Views and pages read messages that were not appended."""
     said = AIMessage("Yes.")
     for wrong in ("many", [100, 20], 7):
-        said.usage_metadata = wrong  # type: ignore[assignment]
+        said.usage_metadata = wrong
         assert usage_in(said) is None

@@ -37,7 +37,7 @@ async def imported(
 ) -> Conversation:
     """Import a conversation and return it."""
     scope = {"user_id": "ada", "thread_id": name}
-    record = ConversationRecord(id=name, scope=scope, messages=messages, **fields)  # type: ignore[arg-type]
+    record = ConversationRecord(id=name, scope=scope, messages=messages, **fields)
     report = await import_conversations(store, [record])
     assert report.problems == []
     return store.conversation(**scope)
