@@ -164,7 +164,7 @@ def _own_fields(step: Step) -> dict[str, Any]:
 
 
 def _call(step: Step, call: WireCall) -> dict[str, Any]:
-    fields = beside_call(call.listed)
+    fields = beside_call(call.listed) if call.listed else {}
     is_own = bool(fields) and step.is_own
     own = {key: value for key, value in fields.items() if is_own and is_json(value)}
     for key in fields.keys() - own.keys():

@@ -118,9 +118,7 @@ def _taken_reasoning(step: Step) -> str:
 def _assistant(step: Step, ids: set[str]) -> Iterator[dict[str, Any]]:
     """Yield the items of one answer of the model: reasoning, texts and calls; with their ids if it has reasoning."""
     step.drop_beside()
-    if problem := _problem(step, ids):
-        step.withhold(problem)
-    has_reasoning = any(map(is_reasoning, step.parts))
+    has_reasoning = _keeps_reasoning(step, ids)
     for part in step.parts:
         if isinstance(part, Block) and part.kind == "other":
             yield from _hosted(part, step, ids)
@@ -132,6 +130,15 @@ def _assistant(step: Step, ids: set[str]) -> Iterator[dict[str, Any]]:
             step.drop_settings(part, sent)
         yield item
         ids.add(own)
+
+
+def _keeps_reasoning(step: Step, ids: set[str]) -> bool:
+    """Withhold the reasoning of an answer if it cannot go; return True if the answer has some that goes."""
+    has_items = any(map(is_reasoning, step.parts))
+    problem = _problem(step, ids) if has_items or step.reasoning else ""
+    if problem:
+        step.withhold(problem)
+    return has_items and not problem
 
 
 def _hosted(part: Block, step: Step, ids: set[str]) -> Iterator[dict[str, Any]]:

@@ -16,11 +16,13 @@ def results_of(
     A text stands in the place of each that moves; what the API does not take there is noted.
     """
     moved = list[dict[str, Any]]()
-    if not moves:
+    if not moves or not any(
+        isinstance(part, Media) for each in step.results for part in each.parts
+    ):
         return step.results, moved
     for result in step.results:
         media = [part for part in result.parts if isinstance(part, Media)]
-        written = step.content(write, result._replace(parts=[*media])) if media else []
+        written = step.content(write, result._replace(parts=[*media]))
         moved += [part for part in written if not str(part["type"]).endswith("text")]
     return list(map(_without_media, step.results)), moved
 
