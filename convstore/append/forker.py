@@ -22,7 +22,7 @@ from convstore.exceptions import (
 )
 from convstore.log.entry import Entry, Totals
 from convstore.log.facts.event import EVENT
-from convstore.log.facts.standing import STANDING, ShownVariant
+from convstore.log.facts.standing import STANDING, ShownVariant, Standing, branched_after
 from convstore.log.facts.table import cut
 from convstore.log.rewind import NO_REWINDS, Ranges, Rewinds, changed, continued
 from convstore.log.state import forked
@@ -197,7 +197,7 @@ class Forker:
         decoded = [(message, decode_message(self._reader.codec, message.body)) for message in kept]
         through, given = numbers_after(before, whole, sources)
         totals = replace(
-            continued(totals_after(before, decoded, at=at), point),
+            continued(totals_after(before, decoded, at=at, facts=facts), point),
             sources_through=through,
             given_through=given,
             shown_at=before.entries + 1 if sources else before.shown_at,
@@ -230,6 +230,12 @@ class Forker:
         if branch.own and branch.own[0].first < row.message.ordinal:
             shown = here.finished(event.turn, event.variant, began=branch.began)
             recorded = event._replace(kind="append", call="", values="")
-            entry = replace(entry, totals=replace(entry.totals, branched=0))  # it is shown
-            return STANDING.on(EVENT.on(entry, recorded), shown)
-        return STANDING.on(entry, here.changed(ShownVariant("" if is_edit else event.turn)))
+            return _showing(EVENT.on(entry, recorded), shown, branched=0)
+        shown = here.changed(ShownVariant("" if is_edit else event.turn))
+        return _showing(entry, shown, branched=entry.totals.branched)
+
+
+def _showing(entry: Entry, standing: Standing, *, branched: int) -> Entry:
+    """Return an entry that says what stands at a place; `branched` is that of its totals if nothing is unfinished."""
+    made = STANDING.on(entry, standing)
+    return replace(made, totals=replace(made.totals, branched=branched_after(made, branched)))

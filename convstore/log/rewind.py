@@ -26,6 +26,7 @@ from convstore.log.entry import NO_FACTS, Entry, EntryMessage, Facts, Totals
 from convstore.log.facts.branch import BRANCH
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.facts.rewound import REWOUND, Rewound, RewoundRange
+from convstore.log.facts.standing import branched_after
 from convstore.values.ranges import has
 
 MAX_DIFFERENCE = 64
@@ -355,7 +356,9 @@ def changed(entry: Entry, rewinds: Rewinds, ranges: Ranges, *, point: Totals, un
         rewound = ranges
         restored = ()
     facts = REWOUND.put(Rewound(rewound, restored, undo, rewinds.entry), entry.facts)
-    return replace(entry, totals=continued(totals, point), facts=facts)
+    made = replace(entry, totals=continued(totals, point), facts=facts)
+    branched = branched_after(made, made.totals.branched)
+    return replace(made, totals=replace(made.totals, branched=branched))
 
 
 def joined(rewound: Ranges, last: RewoundRange) -> Ranges:

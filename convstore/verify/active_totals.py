@@ -12,6 +12,7 @@ from langchain_core.messages import BaseMessage
 from convstore.log.entry import RULES, Entry, Totals
 from convstore.log.facts.branch import BRANCH, own_totals
 from convstore.log.facts.event import EVENT
+from convstore.log.facts.standing import branched_after
 from convstore.log.rewind import COUNTS, NO_REWINDS, OF_ACTIVE, SIZES, Rewinds, continued, counts_of
 from convstore.log.totals import totals_after
 from convstore.values.ranges import has
@@ -107,6 +108,7 @@ def with_active(totals: Totals, entry: Entry, before: Totals) -> Totals:
         is_hidden = BRANCH.of(entry) is not None
         totals = replace(totals, branched=before.turn if is_hidden else 0)
     if entry.is_rewind:
+        totals = replace(totals, branched=branched_after(entry, totals.branched))
         changed = {name: getattr(entry.totals, name) for name in ("rewind_entry", "whole_list")}
         return replace(continued(totals, entry.totals), **changed)
     if BRANCH.of(entry) is None:

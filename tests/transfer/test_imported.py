@@ -97,6 +97,16 @@ async def test_a_rewind_of_the_source_keeps_the_mark(store: ConversationStore) -
     assert await states_of(chat) == ("imported", "imported", False)
 
 
+async def test_a_fork_that_is_cut_inside_an_imported_entry_keeps_the_mark(
+    store: ConversationStore,
+) -> None:
+    """Its question is still one of the import."""
+    chat = await imported(store, "whole", [HumanMessage("Seals?"), AIMessage("Fish.", id="a")])
+    scope = {"user_id": "ada", "thread_id": "cut"}
+    fork = await chat.fork(before_id="a", key="k", new_scope=scope)
+    assert await states_of(fork) == ("imported", "imported", False)
+
+
 async def test_an_archive_keeps_the_difference(store: ConversationStore, tmp_path: Path) -> None:
     """A conversation of this store stays one that broke off; an imported one stays imported."""
     await store.conversation(user_id="ada", thread_id="own").append(HumanMessage("Own?"))

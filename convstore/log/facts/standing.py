@@ -105,6 +105,17 @@ def finishes_variant(entry: Entry) -> bool:
     return bool(event.variant) and event.variant == standing.shown.variant
 
 
+def branched_after(entry: Entry, without: int) -> int:
+    """Return `Totals.branched` of an entry that changes which messages are active; `without` if nothing is unfinished.
+
+    Nothing is if it shows no turn at a place, or a turn at a place at which every variant that was begun was shown.
+    """
+    standing = STANDING.of(entry)
+    if standing and standing.shown.turn and standing.unfinished:
+        return entry.totals.turn
+    return without
+
+
 class StandingKind(FactKind[Standing]):
     """Kind of fact: the variants that are active at places."""
 

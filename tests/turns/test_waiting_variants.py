@@ -1,0 +1,72 @@
+"""Another answer that waits for a person is found in a list, whatever else became of its turn since then."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+
+from convstore import Conversation, ConversationStore
+from convstore.integration import host_of
+
+CALL = AIMessage("", tool_calls=[{"name": "refund", "args": {}, "id": "c"}])
+
+
+@pytest.fixture
+async def chat() -> AsyncIterator[Conversation]:
+    """A conversation in memory with an answered question."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        chat = store.conversation(user_id="ada", thread_id="t")
+        await chat.append([HumanMessage("Refund me?", id="q"), AIMessage("No.")])
+        yield chat
+
+
+async def make(chat: Conversation, name: str, *, is_edit: bool, waits: bool) -> None:
+    """Make another answer, or the answer to an edited question; it waits for a person, or is finished."""
+    entering = (
+        chat.turn(name, human="Refund?", instead_of="q")
+        if is_edit
+        else chat.turn("q", regenerate=name)
+    )
+    async with await entering as turn:
+        await turn.append([CALL if waits else AIMessage("Yes.")])
+        if waits:
+            await turn.wait_for(turn.open_calls[0])
+
+
+async def told(chat: Conversation) -> tuple[str, str]:
+    """The status that the list says; what its last entry says is open. A page that follows it says the same."""
+    info = await chat.info()
+    [row] = await host_of(chat).rows([info])
+    async for update in chat.watch(limit=1):
+        assert update.turn
+        assert update.turn.status == row.end.status
+        break
+    assert (await chat.store.verify(**chat.scope)).findings == ()
+    return info.state, row.end.status
+
+
+@pytest.mark.parametrize("is_edit", [False, True], ids=["answer", "question"])
+async def test_an_answer_that_waits_is_found_after_another_was_shown(
+    chat: Conversation, *, is_edit: bool
+) -> None:
+    """Also after the first one was made active again, and after a rewind of the question was undone."""
+    await make(chat, "waits", is_edit=is_edit, waits=True)
+    assert await told(chat) == ("open", "waiting")
+    await make(chat, "shown", is_edit=is_edit, waits=False)
+    assert await told(chat) == ("open", "waiting")
+    await chat.activate((await chat.variants("q"))[0])
+    assert await told(chat) == ("open", "waiting")
+    await chat.rewind(before_id="q")
+    assert (await chat.info()).state == ""
+    await chat.undo_rewind()
+    assert await told(chat) == ("open", "waiting")
+
+
+async def test_a_turn_is_over_once_all_answers_are_shown(chat: Conversation) -> None:
+    """Nothing more is read of it for a list."""
+    await make(chat, "first", is_edit=False, waits=False)
+    await make(chat, "second", is_edit=False, waits=False)
+    assert await told(chat) == ("finished", "finished")
