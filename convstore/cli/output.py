@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import typer
@@ -130,10 +131,26 @@ def write_json(document: Any) -> None:
     values = TypeAdapter[Any](
         Any, config=ConfigDict(ser_json_bytes="base64", ser_json_inf_nan="strings")
     )
-    plain_values = values.dump_python(document, mode="json", fallback=repr)
+    dump = partial(values.dump_python, mode="json", fallback=repr)
+    try:
+        plain_values = dump(document)
+    except UnicodeEncodeError:  # Pydantic fails at a key with a lone surrogate
+        plain_values = _with_keys(values.dump_python(document, fallback=repr), dump)
     text = json.dumps(plain_values, indent=2, ensure_ascii=False)
     signs = {ord(sign): _in_json(sign) for sign in set(text) - {"\n"}}
     sys.stdout.write(text.translate(signs) + "\n")
+
+
+def _with_keys(value: Any, dump: Callable[[Any], Any]) -> Any:
+    """Return a value of dicts and lists as `dump` does, with the keys of dicts as they are."""
+    if isinstance(value, dict):
+        return {
+            key if isinstance(key, str) else str(key): _with_keys(part, dump)
+            for key, part in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_with_keys(part, dump) for part in value]
+    return dump(value)
 
 
 def _in_json(character: str) -> str:

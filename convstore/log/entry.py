@@ -347,8 +347,11 @@ class Totals:
 
     @property
     def has_variant(self) -> bool:
-        """True if another answer to the newest question, or another question in its place, is not shown yet."""
-        return self.branched > 0 and self.branched == self.turn
+        """True if another answer, or another question, may not be shown yet, at the newest question or one before it.
+
+        Also after a rewind to an earlier question: the answer may be to that one.
+        """
+        return 0 < self.turn <= self.branched
 
     @property
     def state(self) -> State:

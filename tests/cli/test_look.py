@@ -396,6 +396,14 @@ def test_json_keeps_its_letters(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(found) == json.loads(shown)
 
 
+def test_json_has_keys_that_no_encoding_has(capsys: pytest.CaptureFixture[str]) -> None:
+    """A model may name an argument so; values beside it are as ever."""
+    write_json({"calls": [{"\ud801": date(2026, 1, 1), 2: [b"x"]}]})
+    assert json.loads(capsys.readouterr().out) == {
+        "calls": [{"\ud801": "2026-01-01", "2": ["eA=="]}]
+    }
+
+
 def test_statistics_of_one_user_as_json(uri: Any) -> None:
     """Sums of this user alone, with the days of growth."""
     found = document("stats", "--uri", uri, "--scope", "user_id=ada")

@@ -65,6 +65,16 @@ async def test_an_answer_that_waits_is_found_after_another_was_shown(
     assert await told(chat) == ("open", "waiting")
 
 
+async def test_an_answer_that_waits_is_found_after_a_later_question_was_rewound(
+    chat: Conversation,
+) -> None:
+    """It was begun when the later question was the newest one."""
+    await chat.append([HumanMessage("And now?", id="later"), AIMessage("Now.")])
+    await make(chat, "waits", is_edit=False, waits=True)
+    await chat.rewind(before_id="later")
+    assert await told(chat) == ("open", "waiting")
+
+
 async def test_a_turn_is_over_once_all_answers_are_shown(chat: Conversation) -> None:
     """Nothing more is read of it for a list."""
     await make(chat, "first", is_edit=False, waits=False)
