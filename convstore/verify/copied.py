@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -34,7 +34,7 @@ from convstore.log.stored_message import read_message, stamp_of
 from convstore.log.totals import RunningTotals, numbers_after
 from convstore.messages.encoding import decode_message
 from convstore.messages.values import Codec
-from convstore.values.ranges import joined, without
+from convstore.values.ranges import has, joined, without
 from convstore.values.stamps import ViewStamp, write_stamp
 from convstore.verify.active_totals import ActiveTotals
 
@@ -79,7 +79,8 @@ class LogCopy:
     _item_places: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)
     _variants: dict[tuple[str, str], Branch] = field(default_factory=dict)
     _newest: dict[tuple[str, str], Any] = field(default_factory=dict)
-    _over: dict[int, Over] = field(default_factory=dict)
+    _ends: dict[int, tuple[Over, str]] = field(default_factory=dict)
+    _replies: dict[int, list[tuple[int, bool]]] = field(default_factory=dict)
 
     @property
     def active(self) -> Rewinds:
@@ -90,13 +91,10 @@ class LogCopy:
         """Note an entry of the copy, which follows the last one."""
         self.tail = entry.totals
         if BRANCH.of(entry) is None:
-            self._over[entry.totals.turn] = entry.totals.over
+            self._ends[entry.totals.turn] = entry.totals.over, entry.totals.cut
         self._links.setdefault(entry.totals.link, entry.number)
         self._totals.add(entry)
-        if entry.messages:
-            self._spans.append(_Span(entry.first, entry.last, entry.number))
-        for message in entry.messages:
-            self._ids[message.id] = message.ordinal
+        self._add_messages(entry)
         self._source_ids.update(kept_source_ids(entry))
         for row in item_rows([entry]):
             if row.item.id:
@@ -107,6 +105,14 @@ class LogCopy:
         for kind, value in each(entry.facts):
             if key := kind.key_of(value):
                 self._newest[kind.name, key] = value
+
+    def _add_messages(self, entry: Entry) -> None:
+        if entry.messages:
+            self._spans.append(_Span(entry.first, entry.last, entry.number))
+        for message in entry.messages:
+            self._ids[message.id] = message.ordinal
+        for turn, ordinal, is_answer in _replies_in(entry):
+            self._replies.setdefault(turn, []).append((ordinal, is_answer))
 
     def _add_to_variant(self, entry: Entry, event: TurnEvent) -> None:
         key = (event.first_turn, event.variant)
@@ -299,11 +305,21 @@ class LogCopy:
         counts = self._totals.counts(made.last, pairs)
         newest = self._totals.newest_question(pairs)
         if newest != ends.turn:  # the newest one of the log is lost
-            ends = replace(ends, turn=newest, over=self._over.get(newest, ""))
+            over, cut = self._ends.get(newest, ("", ""))
+            ends = replace(ends, turn=newest, over=over, cut=cut)
+        if ends.over == "answered" and not self._is_answered(newest, made, pairs):
+            ends = replace(ends, over="", cut="")  # its answer is lost
         point = replace(continued(made.totals, ends), **counts, counter=made.totals.counter)
         change = REWOUND.of(entry) or Rewound()
         undo = made.number if change.undo == entry.number else self._numbers.get(change.undo, 0)
         return changed(made, self.active, self._ranges(made, pairs), point=point, undo=undo)
+
+    def _is_answered(self, turn: int, made: Entry, rewound: Pairs) -> bool:
+        """Return True if the last reply of a turn after an entry, without those in some ranges, is an answer."""
+        own = [(ordinal, is_answer) for of, ordinal, is_answer in _replies_in(made) if of == turn]
+        replies = reversed([*self._replies.get(turn, ()), *own])
+        active = (is_answer for ordinal, is_answer in replies if not has(rewound, ordinal))
+        return next(active, False)
 
     def _ranges(self, made: Entry, pairs: Pairs) -> tuple[RewoundRange, ...]:
         """Return the ranges that are rewound after an entry; those that were rewound before stay as they are."""
@@ -369,6 +385,13 @@ class LogCopy:
         counts = self._totals.counts(place, _pairs(self.active))
         there = self._moved_totals(own_totals(entry))
         return replace(continued(made.totals, there), **counts, counter=made.totals.counter)
+
+
+def _replies_in(entry: Entry) -> Iterator[tuple[int, int, bool]]:
+    """Yield turn and ordinal of each reply of a model, and True if it is an answer."""
+    for message in entry.messages:
+        if message.is_reply:
+            yield message.turn, message.ordinal, not message.calls and not message.is_paused
 
 
 def _pairs(rewinds: Rewinds) -> Pairs:

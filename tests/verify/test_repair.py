@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from programs import killed
 from properties import parts
 
@@ -542,6 +542,24 @@ async def test_a_part_of_an_id_finds_nothing(own: Any) -> None:
         assert await store.find_conversation(text) is None
         with pytest.raises(InvalidInputError):
             await store.erase(text)
+
+
+@pytest.mark.parametrize(("lost", "state"), [(2, "finished"), (3, "open")])
+async def test_a_turn_does_not_end_as_what_is_lost_did(own: Any, lost: int, state: str) -> None:
+    """Before the newest question, which was rewound, stood an answer that was cut off: only that is lost."""
+    store = ConversationStore(own)
+    await store.setup()
+    chat = store.conversation(user_id=uuid.uuid4().hex, thread_id="t")
+    cut = AIMessage("Beca", response_metadata={"finish_reason": "length"})
+    await chat.append([HumanMessage("Who?"), AIMessage("Ada.")])
+    await chat.append([HumanMessage("Why?"), *([] if lost == 3 else [cut])])
+    await chat.append([cut] if lost == 3 else [SystemMessage("A note.")])
+    await chat.append([HumanMessage("How?", id="how"), AIMessage("So.")])
+    await chat.rewind(before_id="how")
+    assert (await chat.info()).state == "cut"
+    await broken(own, chat, lost)
+    await repair(own, chat)
+    assert (await ConversationStore(own).conversation(**chat.scope).info()).state == state
 
 
 async def test_a_repair_reads_and_writes_many_entries_at_once(
