@@ -360,13 +360,14 @@ class Totals:
             return ""
         if self.has_variant:
             return "open"
-        ended = self._ended
+        ended = self.ended
         if self.is_imported and ended not in ("finished", "stopped"):
             return "imported"
         return ended
 
     @property
-    def _ended(self) -> State:
+    def ended(self) -> State:
+        """How the newest turn ended as it is shown, whoever wrote it; "open" if it did not."""
         if self.over in ("", "stopped"):
             return self.over or "open"
         if self.cut:

@@ -62,8 +62,8 @@ class EndReader:
         if state is None:
             return ConversationEnd()
         totals = tip.entry.totals
-        if state.status == "finished" and totals.state in ("cut", "refused"):
-            return ConversationEnd(totals.state)
+        if state.status == "finished" and totals.ended in ("cut", "refused"):
+            return ConversationEnd("imported" if totals.is_imported else totals.ended)
         waiting = tuple(call.name for call in state.waiting_calls)
         end = ConversationEnd(state.status, waiting)
         if state.status != "interrupted":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
@@ -80,3 +81,16 @@ async def test_a_turn_is_over_once_all_answers_are_shown(chat: Conversation) -> 
     await make(chat, "first", is_edit=False, waits=False)
     await make(chat, "second", is_edit=False, waits=False)
     assert await told(chat) == ("finished", "finished")
+
+
+async def test_an_answer_that_was_cut_off_is_so_while_another_is_unfinished(
+    chat: Conversation,
+) -> None:
+    """Its worker broke off, and nobody went on with it."""
+    cut = AIMessage("Beca", response_metadata={"finish_reason": "length"})
+    await chat.append([HumanMessage("Why?", id="why"), cut])
+    with suppress(RuntimeError):
+        async with await chat.turn("why", regenerate="again"):
+            raise RuntimeError("no model")
+    [row] = await host_of(chat).rows([await chat.info()])
+    assert row.end.status == "cut"
