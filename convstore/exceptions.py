@@ -283,7 +283,9 @@ class TurnConflictError(ConflictError):
 
 
 class TurnBusyError(ConflictError):
-    """A turn of the conversation is being worked on; nothing was written.
+    """A worker holds a turn of the conversation; nothing was written.
+
+    The turn of a worker that died is free 30 seconds later at the latest.
 
     Attributes:
         turn_id: That turn, which may be the one that was asked for.
@@ -294,9 +296,9 @@ class TurnBusyError(ConflictError):
         self.turn_id = turn_id
         self.since = since
         super().__init__(
-            f"turn {turn_id!r} is being worked on since {since:%H:%M:%S} UTC: answer 409 "
-            'and let the client try again, or pass busy="wait" or, for another question, '
-            'busy="interrupt"'
+            f"turn {turn_id!r} was taken by a worker at {since:%H:%M:%S} UTC: answer 409 and "
+            'let the client try again, or pass busy="wait" or, for another question, '
+            'busy="interrupt". If that worker died, the turn is free after at most 30 seconds'
         )
 
 

@@ -49,7 +49,7 @@ def test_the_page_is_short() -> None:
 def test_the_first_screen_says_what_it_is_and_how_to_try_it() -> None:
     """It has the claim, the definition, two numbers, the status and the commands; a short program follows."""
     claim, definition = README.split("\n\n")[1:3]
-    assert claim == "**Your agent keeps everything. Your model reads only what it needs.**"
+    assert claim == "**Your agent keeps everything. Your model reads a short view.**"
     assert definition.startswith(
         "convstore is an async Python library that stores the conversations"
     )
@@ -62,7 +62,7 @@ def test_the_first_screen_says_what_it_is_and_how_to_try_it() -> None:
 async def test_the_program_is_a_turn_that_a_retry_does_not_repeat(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It stores the question once, however often it is sent, and the answer with the stamp of its view."""
+    """It asks the model once, however often the question is sent, and stores the answer with the stamp of its view."""
     asked = list[dict[str, Any]]()
 
     async def create(**request: Any) -> dict[str, Any]:
@@ -86,14 +86,16 @@ async def test_the_program_is_a_turn_that_a_retry_does_not_repeat(
     )
     exec(compile(program, "README.md", "exec"), names)  # noqa: S102 - ours
     chat: Conversation = await names["turn"]()
-    [question] = [line.strip() for line in lines if "key=request_id" in line]
     names["chat"] = chat
-    exec(compile(f"async def ask():\n    {question}", "README.md", "exec"), names)  # noqa: S102 - ours
-    await names["ask"]()
+    again = ["async def again():", *(f"    {line}" for line in lines[lines.index("") :])]
+    again.append("    return turn.answer")
+    exec(compile("\n".join(again), "README.md", "exec"), names)  # noqa: S102 - ours
+    stored = await names["again"]()
+    assert stored.text == "Fish."
     assert [message.text async for message in chat.messages()] == ["What do orcas eat?", "Fish."]
     [_, answer] = await chat.list_messages()
     assert answer.stamp
-    assert [message["role"] for message in asked[0]["messages"]] == ["user"]
+    assert [[message["role"] for message in request["messages"]] for request in asked] == [["user"]]
     await chat.store.close()
 
 
