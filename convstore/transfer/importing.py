@@ -422,14 +422,24 @@ class _ConversationImport:
             may_be_missing = bool(new) or is_last_stored
             if may_be_missing:
                 await self._rewind(batch)
-            await self._change_variants(batch, may_be_missing=may_be_missing)
+            await self._change_variants(
+                batch, may_be_missing=may_be_missing, is_known=is_last_stored
+            )
             if may_be_missing:
                 await self._append_facts_after(batch, is_known=not new)
 
-    async def _change_variants(self, batch: Batch, *, may_be_missing: bool) -> None:
-        """Repeat the changes of variants after a batch, or only note them if they are stored."""
+    async def _stored_changes(self, batch: Batch) -> list[VariantChange]:
+        """Return the changes of variants that the log has after the last message of a batch; none if none is wanted."""
+        last = batch.messages[-1]
+        end = await self._log.snapshot() if last.position in self._changes else None
+        changes = await self._log.variant_changes(end) if end else []
+        return [change for change in changes if change.ordinal == self._stored[last.id].ordinal]
+
+    async def _change_variants(self, batch: Batch, *, may_be_missing: bool, is_known: bool) -> None:
+        """Repeat the changes of variants after a batch, or only note them; with `is_known` those that the log lacks."""
+        stored = await self._stored_changes(batch) if is_known else []
         for change in self._changes.get(batch.messages[-1].position, ()):
-            if may_be_missing:
+            if may_be_missing and not _is_next(change, stored):
                 replaced = self._active_turns.get(change.first_turn, change.first_turn)
                 with as_of(change.at):
                     await self._log.change_variant(change, instead_of=replaced)
@@ -632,3 +642,12 @@ class _ConversationImport:
 def _is_of_entry(fact: ArchivedFact, last: ReadyMessage) -> bool:
     """Return True if a fact is of the entry that ends with a message; the record may have more that was left out."""
     return fact.is_with_messages and fact.after == last.position
+
+
+def _is_next(change: VariantChange, stored: list[VariantChange]) -> bool:
+    """Return True if stored changes have a change, which is removed with those before it."""
+    for number, other in enumerate(stored, 1):
+        if other._replace(ordinal=change.ordinal, at=change.at) == change:
+            del stored[:number]
+            return True
+    return False

@@ -938,6 +938,26 @@ async def test_variants_come_back(
     assert [(await copy.verify(user_id="ada")).findings for copy in (store, other)] == [(), ()]
 
 
+async def test_a_second_import_activates_nothing_again(
+    store: ConversationStore, other: ConversationStore, tmp_path: Path
+) -> None:
+    """Neither what was activated after the last message, nor instead of what a user activated here since."""
+    chat, there = chat_of(store), chat_of(other)
+    await chat.append([HumanMessage("one", id="q1"), AIMessage("first")])
+    async with await chat.turn("q1", regenerate="again") as turn:
+        await turn.append(AIMessage("second"))
+    first, second = await chat.variants("q1")
+    for variant in (first, second, first):
+        await chat.activate(variant)
+    written = await exported(store)
+    for _ in range(2):
+        await brought(other, written, tmp_path)
+        assert await exported(other) == written
+    await there.activate(second)
+    await brought(other, written, tmp_path)
+    assert await _shown(there) == ["one", "second"]
+
+
 @pytest.mark.slow
 async def test_a_forged_stamp_does_no_harm(
     store: ConversationStore, other: ConversationStore, tmp_path: Path
