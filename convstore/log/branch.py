@@ -109,13 +109,17 @@ class Branch(NamedTuple):
         event = self.event
         here = self.standing or first_standing(self.event.first_turn)
         if self.is_ending:
-            made = replace(made, totals=replace(made.totals, branched=0))
+            # another one may have been begun before it, at another place
+            branched = made.totals.turn if 0 < log.turn <= self.totals.branched else 0
+            made = replace(made, totals=replace(made.totals, branched=branched))
             shown = STANDING.of(made) or here.finished(event.turn, event.variant, began=self.began)
             made = STANDING.on(made, shown)
             return changed(made, rewinds, self.after(made).rewound, point=made.totals, undo=number)
         recorded = EVENT.of(made)
         if recorded and recorded.kind == "begin":
             made = STANDING.on(made, here.begun(event.variant))
+        else:  # what its first entry says of others
+            made = replace(made, totals=replace(made.totals, branched=self.totals.branched))
         hidden = BRANCH.on(made, made.totals)
         hidden = replace(hidden, totals=replace(continued(made.totals, log), branched=log.turn))
         if not made.messages:

@@ -106,7 +106,9 @@ def with_active(totals: Totals, entry: Entry, before: Totals) -> Totals:
     event = EVENT.of(entry)
     if event is not None and event.variant:
         is_hidden = BRANCH.of(entry) is not None
-        totals = replace(totals, branched=before.turn if is_hidden else 0)
+        # once it is shown, others may be left
+        shown = entry.totals.turn if entry.totals.branched else 0
+        totals = replace(totals, branched=before.turn if is_hidden else shown)
     if entry.is_rewind:
         totals = replace(totals, branched=branched_after(entry, totals.branched))
         changed = {name: getattr(entry.totals, name) for name in ("rewind_entry", "whole_list")}

@@ -76,6 +76,17 @@ async def test_an_answer_that_waits_is_found_after_a_later_question_was_rewound(
     assert await told(chat) == ("open", "waiting")
 
 
+async def test_an_answer_that_waits_is_found_after_one_to_a_later_question(
+    chat: Conversation,
+) -> None:
+    """That one was begun after it, and is shown; all of its own place are."""
+    await chat.append([HumanMessage("And now?", id="later"), AIMessage("Now.")])
+    await make(chat, "waits", is_edit=False, waits=True)
+    async with await chat.turn("later", regenerate="shown") as turn:
+        await turn.append(AIMessage("Soon."))
+    assert await told(chat) == ("open", "waiting")
+
+
 async def test_a_turn_is_over_once_all_answers_are_shown(chat: Conversation) -> None:
     """Nothing more is read of it for a list."""
     await make(chat, "first", is_edit=False, waits=False)
