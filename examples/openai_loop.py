@@ -34,6 +34,7 @@ SPECS: list[dict[str, Any]] = [
         ("book", {"place": {"type": "string"}, "persons": {"type": "integer"}}),
     )
 ]
+TOOLS = {"search", "book"}
 NEEDS_APPROVAL = {"book"}
 
 
@@ -78,9 +79,11 @@ async def work(
                     await turn.wait_for(call)
                 elif call.name == retrieve.name:
                     await turn.add_result(call, await retrieve.ainvoke(call.args))
-                else:
+                elif call.name in TOOLS:
                     text, sources = await run_tool(call.name, call.args)
                     await turn.add_result(call, text, sources=sources)
+                else:
+                    await turn.add_result(call, f"There is no tool {call.name!r}.", error=True)
             if turn.is_running:  # no call waits
                 history = await turn.load_history()
                 stream = await model.chat.completions.create(
