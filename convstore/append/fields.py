@@ -36,6 +36,7 @@ _DICT: _Types = frozenset({dict})
 _LIST: _Types = frozenset({list})
 _WORDS = {"str": str, "list": list, "dict": dict, "None": NoneType}
 _STATUSES = ("success", "error")
+_TEXT_BLOCKS = ("text", "input_text", "output_text")
 
 
 class _Fields:
@@ -146,12 +147,18 @@ def _foreign_class(message: BaseMessage) -> str:
 
 
 def check_blocks(content: Sequence[Any], *, index: int) -> None:
-    """Raise `InvalidMessageError` unless a list of content has texts and blocks only, whose types are texts."""
+    """Raise `InvalidMessageError` unless a list of content has texts and blocks only, whose types are texts.
+
+    The text of a block of text cannot be None: no provider takes it.
+    """
     for position, block in enumerate(content):
         if type(block) is dict:
             if type(block.get("type")) not in _TEXT_OR_NONE:
                 field = f"content[{position}].type"
                 raise _wrong_type(block["type"], _TEXT_OR_NONE, field=field, index=index)
+            if block.get("text", "") is None and block.get("type") in _TEXT_BLOCKS:
+                field = f"content[{position}].text"
+                raise _wrong_type(None, _TEXT, field=field, index=index)
         elif type(block) not in _TEXT:
             raise _wrong_type(block, _TEXT | _DICT, field=f"content[{position}]", index=index)
 

@@ -268,10 +268,14 @@ def _from_items_or_langchain(value: Mapping[str, Any], kind: str, *, index: int)
             "the message"
         )
         raise InvalidMessageError(problem, index=index, field="type")
+    data = inner if isinstance(inner := value.get("data"), dict) else value
+    if (
+        kind == "tool" and data.get("content", "") is None
+    ):  # LangChain would make it the text "None"
+        check_type(None, str, list, field="content", index=index)
     try:
         return from_langchain(value)
     except ValidationError as error:
-        data = inner if isinstance(inner := value.get("data"), dict) else value
         reason = field_error(error, index=index)
         try:
             check_type(data.get("content"), str, list, field="content", index=index)

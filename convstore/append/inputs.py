@@ -87,6 +87,8 @@ _CUSTOM_INPUT = "__arg1"
 _LISTS = ("content", "output", "tool_calls")
 # A null in these fields means "none" in OpenAI's format, but langchain-openai fails on it when it sends the message.
 _NULL_MEANS_ABSENT = ("audio", "function_call")
+# The roles whose content OpenAI's API gives or takes as null.
+_MAY_BE_EMPTY = ("assistant", "function")
 _WANTED = (
     "a LangChain message or an OpenAI-format dict such as {'role': 'user', 'content': 'Hello'}"
 )
@@ -297,11 +299,14 @@ def _from_dict(raw: Mapping[str, object], *, index: int) -> BaseMessage:
         fields["__openai_role__"] = (
             role  # as langchain-openai does, so that it sends this role again
         )
-    if "content" not in fields and role != "assistant":
-        raise InvalidMessageError(
-            f"a message of role {role!r} needs it", index=index, field="content"
-        )
     content = fields.pop("content", None)
+    if content is None and role not in _MAY_BE_EMPTY:
+        raise InvalidMessageError(
+            f"a message of role {role!r} needs a text or a list of blocks; only an assistant's may "
+            "be None, as in one with tool calls",
+            index=index,
+            field="content",
+        )
     name = fields.pop("name", None)
     own = {"content": "" if content is None else content, "name": name}
     _check_content(own["content"], index=index)

@@ -324,8 +324,8 @@ class Conversation:
 
         Args:
             turn_id: The turn.
-            call: One of the calls that wait, or its `TurnCall.result_id`. `TurnSession.waiting_calls` has them, and so
-                does the `TurnState` of `watch`; those of another answer, that of ``get_turn(...).pending``.
+            call: One of the calls that wait, or its `TurnCall.result_id`. ``get_turn(...).waiting_calls`` has them,
+                as `TurnSession` and the `TurnState` of `watch` do; those of another answer, ``get_turn(...).pending``.
             verdict: "approve" runs the call, "edit" runs it with `args`, "reject" gives it an error as its result, and
                 "respond" gives it `message` as its result.
             args: For "edit", the new arguments, values that JSON has.

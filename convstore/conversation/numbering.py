@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import ToolMessage
 
 from convstore.conversation.host import Host, host_of
+from convstore.exceptions import InvalidInputError
 from convstore.runtime.threads import characters_in, run_in_thread_if_long
 from convstore.sources.detection import SourceExtractor, says_sources
 from convstore.sources.numbering import (
@@ -23,7 +24,6 @@ from convstore.sources.outputs import returned_list
 from convstore.sources.placing import counted_passages
 from convstore.sources.source import FoundSources
 from convstore.sources.stub import RETRIEVAL_TOOL
-from convstore.values.scope import check_names
 
 _LOGGER = logging.getLogger("convstore")
 _OTHER_MARKS = (
@@ -33,6 +33,11 @@ _OTHER_MARKS = (
 _OTHER_LIST = (
     "results of tool %r hold a list whose items have numbers in the log that the model is not "
     "shown; if they are sources to cite, pass number_sources=(%r,)"
+)
+_DOCUMENTS_AS_TEXT = (
+    "results of tool %r are a list of Documents as Python writes it, so they are not cited as "
+    "sources; give the agent or graph number_sources(tool, store) in place of %r, or return text "
+    'and documents with response_format="content_and_artifact"'
 )
 _UNKNOWN_PASSAGES = (
     "results of tool %r count passages by marks such as [1] and have no sources for the log, so a "
@@ -121,7 +126,9 @@ class ResultNumbering:
         self._without_results.discard(name)
         found = _found(message, name, host.source_extractors)
         if not found.items:
-            if _counts_unknown_passages(message, name):
+            if _is_documents_as_text(message):
+                self._log_once(host, name, _DOCUMENTS_AS_TEXT)
+            elif _counts_unknown_passages(message, name):
                 self._log_once(host, name, _UNKNOWN_PASSAGES)
             return None
         is_chosen = name in (self.names or ())
@@ -151,10 +158,28 @@ class ResultNumbering:
 
 
 def _names_of(tools: Collection[Any]) -> frozenset[str]:
-    """Return the names of tools that are given by themselves or by their names."""
-    is_text = isinstance(tools, str) or not isinstance(tools, Iterable)
-    names = tools if is_text else [getattr(tool, "name", tool) for tool in tools]
-    return check_names(names, name="number_sources")
+    """Return the names of tools that are given by their names, by themselves or as functions."""
+    is_collection = isinstance(tools, Iterable) and not isinstance(tools, str)
+    names: list[Any] = [_name_of(tool) for tool in tools] if is_collection else [None]
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidInputError(
+            "number_sources must be a collection of tools, functions or names of tools, not "
+            f"{tools!r}"
+        )
+    return frozenset(names)
+
+
+def _name_of(tool: Any) -> Any:
+    """Return the name of a tool; of a function that which LangChain gives its tool; any other value as it is."""
+    return getattr(tool, "name", None) or getattr(tool, "__name__", tool)
+
+
+def _is_documents_as_text(message: ToolMessage) -> bool:
+    """Return True if a graph wrote a list of LangChain's documents as text, because its tool returned no artifact."""
+    content = message.content
+    return (
+        message.artifact is None and isinstance(content, str) and content.startswith("[Document(")
+    )
 
 
 def _wants_numbers(message: ToolMessage, found: FoundSources, plan: NumberingPlan) -> bool:

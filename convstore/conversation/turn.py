@@ -64,6 +64,7 @@ class _Numbers(NamedTuple):
 
 
 _BY_DEFAULT = ResultNumbering(None)
+_NO_SOURCES = {"content": "No results."}
 
 
 class TurnSession:
@@ -353,7 +354,7 @@ class TurnSession:
                 source gets the numbers in its text; below any other, the model sees each source as ``[number] title
                 (address)`` above its text. One command more. None numbers the sources in content and artifact if these
                 say that they are sources: documents, ``search_result`` blocks, responses of known search services, and
-                texts that count them; () leaves all as it is.
+                texts that count them; () leaves all as it is, but an empty content becomes "No results."
             artifact: A value that the model does not see. With sources, the message's artifact is
                 ``{"sources": [...], "artifact": artifact}``.
             error: True if the tool failed, and `content` says why; it has no sources then.
@@ -386,7 +387,7 @@ class TurnSession:
             return with_numbers(message, unnumbered.found, given, plan=unnumbered.plan)
         found = given_sources(sources)
         if not found.items:
-            return message
+            return message if message.content else message.model_copy(update=_NO_SOURCES)
         return with_rendered(message, found, await self._numbers_for(message, found))
 
     async def _numbers_for(self, message: ToolMessage, found: FoundSources) -> Given:

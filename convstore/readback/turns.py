@@ -10,9 +10,12 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import aclosing, suppress
 from typing import Any
 
+from langchain_core.messages import BaseMessage
+
 from convstore.exceptions import InvalidInputError
 from convstore.log.entry import Entry, EntryMessage
 from convstore.log.stored_message import stamp_of
+from convstore.log.turn_record import TurnRecord
 from convstore.log.turns import turns_before
 from convstore.mongo.drafts import Drafts
 from convstore.readback.stored_turns import (
@@ -30,6 +33,7 @@ from convstore.values.models import Turn
 from convstore.values.policy import HistoryPolicy
 from convstore.values.scope import Scope, check_choice, check_number
 from convstore.values.stamps import TurnOutline
+from convstore.values.turns import TurnCall
 
 _MAX_NUMBER = 2**53
 _MAX_ENTRIES = 100
@@ -323,7 +327,8 @@ class Turns:
         others = [message.id for message in turn.messages if message.turn != turn.question]
         gone = [message.id for message in turn.messages if not log.active.has(message.ordinal)]
         facts = {**_facts(turn), "others": tuple(others), "rewound": tuple(gone)}
-        return Turn(**facts, messages=messages)
+        waiting = _waiting_calls(turn, messages)
+        return Turn(**facts, messages=messages, waiting_calls=waiting)
 
     def _outline(self, log: Snapshot, turn: StoredTurn) -> TurnOutline:
         answer = _answer(turn)
@@ -340,6 +345,17 @@ class Turns:
             answer=answer.ordinal if answer else None,
             stamp=stamp_of(log.cached.conversation, answer) if answer else None,
         )
+
+
+def _waiting_calls(turn: StoredTurn, messages: Sequence[BaseMessage]) -> tuple[TurnCall, ...]:
+    """Return the calls of a turn that wait for a person, given all its messages, decoded."""
+    if not turn.logged.undecided:
+        return ()
+    bodies = {
+        stored.ordinal: message for stored, message in zip(turn.messages, messages, strict=True)
+    }
+    own = [bodies[stored.ordinal] for stored in turn.logged.messages]
+    return tuple(TurnRecord.read(turn.logged, own).undecided)
 
 
 def _answer(turn: StoredTurn) -> EntryMessage | None:

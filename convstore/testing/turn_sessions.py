@@ -486,12 +486,20 @@ class TurnSessionContract:
             for call in turn.open_calls:
                 await turn.wait_for(call)
             waiting = turn.waiting_calls
+        assert (found := await chat.get_turn("r1"))
+        assert list(found.waiting_calls) == waiting
+        [listed] = [turn async for turn in chat.turns()]
+        assert listed.waiting_calls == found.waiting_calls
         with pytest.raises(InvalidInputError, match="result_id"):
             await chat.decide("r1", "call", "approve")
         with pytest.raises(InvalidInputError, match="call must be a TurnCall or its result_id"):
             await chat.decide("r1", 1, "approve")  # type: ignore[arg-type]
         await chat.decide("r1", waiting[0], "approve")
+        assert (found := await chat.get_turn("r1"))
+        assert list(found.waiting_calls) == waiting[1:]
         await chat.decide("r1", waiting[1].result_id, "reject")
+        assert (found := await chat.get_turn("r1"))
+        assert found.waiting_calls == ()
         async with await chat.turn("r1") as turn:
             assert [call.name for call in turn.open_calls] == ["a"]
 

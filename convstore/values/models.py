@@ -339,6 +339,7 @@ class Turn(Value):
         over: Why it is over: its last AI message has no tool calls and was not paused by its provider ("answered"), a
             `TurnSession` ended it ("finished", "stopped"), or a later question was asked ("superseded"). "" if it is in
             progress.
+        waiting_calls: The calls that a person has to decide about. Only `watch` says if a worker runs it meanwhile.
         draft: From `get_turn`, the beginning of a reply that is being streamed, or was when its worker was killed; not
             in the log.
         error: From `get_turn`, class and first line of the error by which the last run broke off, while nothing was
@@ -357,6 +358,7 @@ class Turn(Value):
     rewound: tuple[str, ...] = ()
     is_finished: bool
     over: OverBy = ""
+    waiting_calls: tuple[TurnCall, ...] = ()
     draft: str = ""
     error: str = ""
     pending: TurnState | None = None

@@ -496,7 +496,7 @@ def test_derived_ids_do_not_clash(places: Any) -> None:
         (
             {
                 "role": "tool",
-                "content": None,
+                "content": "",
                 "tool_call_id": "c1",
                 "name": "f",
                 "status": "error",
@@ -522,10 +522,35 @@ def test_an_unknown_role_is_refused(role: Any) -> None:
 
 @each_case("role", ["system", "developer", "user", "tool", "function"])
 def test_missing_content_is_refused(role: str) -> None:
-    """Only an assistant may leave content out; null is allowed and means no text."""
-    raw = {"role": role, "name": "f", "tool_call_id": "c1"}
-    assert refusal(raw).field == "content"
-    assert normalized({**raw, "content": None}).content == ""
+    """Only an assistant may leave content out or send null; OpenAI's API also takes null of an old function."""
+    raw = {"role": role, "name": "f", "tool_call_id": "c1", "content": None}
+    if role == "function":
+        assert normalized(raw).content == ""
+        return
+    for sent in (
+        raw,
+        {**raw, "type": "message"},
+        {"role": role, "name": "f", "tool_call_id": "c1"},
+    ):
+        error = refusal([HELLO, sent])
+        assert (error.index, error.field) == (1, "content")
+        assert "a text or a list of blocks" in str(error)
+
+
+@each_case(
+    ("raw", "field"),
+    [
+        *[({"type": type_, "content": None}, "content") for type_ in ("human", "ai")],
+        *[({"type": type_, "data": {"content": None}}, "content") for type_ in ("human", "system")],
+        ({"type": "tool", "tool_call_id": "c1", "content": None}, "content"),
+        ({"type": "function_call_output", "call_id": "c1", "output": None}, "output"),
+        ({"role": "user", "content": [{"type": "text", "text": None}]}, "content[0].text"),
+        ({"role": "user", "content": [{"type": "input_text", "text": None}]}, "content[0].text"),
+    ],
+)
+def test_no_text_is_refused_in_other_forms(raw: dict[str, Any], field: str) -> None:
+    """Dicts of LangChain, Responses and Anthropic; LangChain would make it the text "None" in a result."""
+    assert refusal(raw).field == field
 
 
 @pytest.mark.parametrize(

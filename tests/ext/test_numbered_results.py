@@ -177,8 +177,63 @@ async def test_without_numbers_the_log_line_names_a_tool_whose_marks_mislead(
         ToolNumbers(["serach", tickets]).check(TOOLS)
     wrong: Any
     for wrong in ("tickets", 7, [7], [b"tickets"]):
-        with pytest.raises(InvalidInputError, match="number_sources must be a collection"):
+        with pytest.raises(InvalidInputError, match="a collection of tools, functions or names"):
             ResultNumbering(wrong)
+
+
+def plain() -> str:
+    """Return what `tickets` returns."""
+    return str(tickets.invoke({}))
+
+
+async def test_a_function_is_named_as_langchain_names_its_tool(store: ConversationStore) -> None:
+    """A plain function, the usual form of a tool, is taken by the nodes and the middleware."""
+    assert ResultNumbering([plain, tickets, "kept"]).names == frozenset(
+        ("plain", "tickets", "kept")
+    )
+    ToolNumbers([plain]).check([tool(plain)])
+    model = ScriptedModel(replies=[AIMessage("", tool_calls=[_call("plain")]), AIMessage("Done.")])
+    middleware = ConversationMiddleware(store, number_sources=[plain])
+    await create_agent(model, [plain], middleware=[middleware]).ainvoke(
+        {"messages": [("user", "All?")]}, {"configurable": ADA}
+    )
+    seen, logged = await numbers_of(store, model.shown[-1][-1])
+    assert seen == logged == [1, 2]
+
+
+@pytest.mark.parametrize("names", [None, ("search",)])
+async def test_documents_that_a_graph_wrote_as_text_are_told_once(
+    store: ConversationStore, caplog: pytest.LogCaptureFixture, names: Any
+) -> None:
+    """Each tool has one warning with what to do and no contents; text that an artifact goes with has none."""
+    found = [Document("SECRET seals sleep.", id="d1")]
+    asked = AIMessage("", id="a", tool_calls=[_call("search"), _call("other")])
+    results = [
+        ToolMessage(str(found), tool_call_id="call-search", id="r1"),
+        ToolMessage(str(found), tool_call_id="call-other", id="r2", artifact={"kept": 1}),
+    ]
+    state = {"messages": [HumanMessage("q", id="q"), asked, *results]}
+    append = append_node(store, number_sources=names)
+    for thread in ("t", "u"):
+        await append.ainvoke(state, {"configurable": ADA | {"thread_id": thread}})
+    [warned] = [record for record in caplog.records if record.name == "convstore"]
+    assert warned.levelname == "WARNING"
+    assert "results of tool 'search' are a list of Documents" in warned.getMessage()
+    assert "number_sources(tool, store)" in warned.getMessage()
+    assert "SECRET" not in warned.getMessage()
+
+
+async def test_a_search_that_found_nothing_says_so_to_the_model(store: ConversationStore) -> None:
+    """An empty list of sources is no empty result; a content that the caller wrote stays."""
+    chat = store.conversation(**ADA)
+    async with await chat.turn("q", human="Two?") as turn:
+        await turn.append(AIMessage("", tool_calls=[_call("a"), _call("b")]))
+        first, second = turn.open_calls
+        for written in (1, 0):
+            assert (await turn.add_result(first, sources=[])).written == written
+        await turn.add_result(second, "0 hits", sources=[])
+        shown = [each.content for each in (await chat.load_history()).messages[-2:]]
+    assert shown == ["No results.", "0 hits"]
 
 
 @tool

@@ -108,9 +108,9 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             the run's context, a dict, a dataclass or a pydantic model, else from ``config["configurable"]``; never from
             the model.
         policy: Policy of the view; None for the store's. This turn is shown whole as long as the budget allows.
-        number_sources: Tools, or their names, whose sources get numbers of the conversation before the model sees
-            them, in addition to the results that say that they hold sources: documents, ``search_result`` blocks,
-            responses of known search services, and texts that count their sources. () for no numbers at all.
+        number_sources: Tools, functions, or names of either, whose sources get numbers of the conversation before the
+            model sees them, in addition to the results that say that they hold sources: documents, ``search_result``
+            blocks, responses of known search services, and texts that count their sources. () for no numbers at all.
         tool_results: "at_once" appends the result of a tool at once, so that it survives a crash. "after_hooks" appends
             it before the next call of the model: for middleware that changes results, such as
             ``PIIMiddleware(apply_to_tool_results=True)``, so that the log has the changed ones.
@@ -161,7 +161,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         *,
         scope: ScopeChoice | None = None,
         policy: HistoryPolicy | None = None,
-        number_sources: Collection[str | BaseTool] | None = None,
+        number_sources: Collection[str | BaseTool | Callable[..., Any]] | None = None,
         tool_results: _WHEN = "at_once",
         compact: bool = True,
         prompt: str = SOURCES_PROMPT,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from langchain_core.messages import ToolCall, ToolMessage
@@ -18,7 +18,7 @@ from convstore.sources.outputs import with_results
 class ToolNumbers:
     """Numbers what the tools of an agent return; see `ConversationMiddleware`."""
 
-    def __init__(self, tools: Collection[str | BaseTool] | None) -> None:
+    def __init__(self, tools: Collection[str | BaseTool | Callable[..., Any]] | None) -> None:
         self._numbering = ResultNumbering(tools)
         self._names = self._numbering.names
 

@@ -56,7 +56,7 @@ def load_node(
     scope: ScopeChoice | None = None,
     policy: HistoryPolicy | None = None,
     append_first: bool = True,
-    number_sources: Collection[str | BaseTool] | None = None,
+    number_sources: Collection[str | BaseTool | Callable[..., Any]] | None = None,
     on_fork: OnFork = "rewind",
     drafts: bool | Callable[[str], str] = False,
     busy: Busy = "wait",
@@ -116,7 +116,7 @@ def append_node(
     store: ConversationStore,
     *,
     scope: ScopeChoice | None = None,
-    number_sources: Collection[str | BaseTool] | None = None,
+    number_sources: Collection[str | BaseTool | Callable[..., Any]] | None = None,
     on_unencodable: Literal["raise", "omit"] = "raise",
     on_source_clash: Literal["raise", "renumber"] = "raise",
     on_fork: OnFork = "rewind",
@@ -137,11 +137,11 @@ def append_node(
     Args:
         store: The store of the conversations; made by `connect` if the graph is called sync.
         scope: As in `load_node`.
-        number_sources: Tools, or their names, whose sources are numbered, in addition to results that say that they
-            hold sources: documents, ``search_result`` blocks, responses of known search services, and texts that count
-            their sources. () for no numbers. A result is numbered if no AI message follows it in the state, which then
-            has it with its numbers, so put the node between tools and model. A node does not know the tools of its
-            graph: a name that no tool has had is logged as a warning.
+        number_sources: Tools, functions, or names of either, whose sources are numbered, in addition to results that
+            say that they hold sources: documents, ``search_result`` blocks, responses of known search services, and
+            texts that count their sources. () for no numbers. A result is numbered if no AI message follows it in the
+            state, which then has it with its numbers, so put the node between tools and model. A node does not know the
+            tools of its graph: a name that no tool has had is logged as a warning.
         on_unencodable: As in `Conversation.append`.
         on_source_clash: As in `Conversation.append`.
         on_fork: As in `load_node`, for a run that begins at a checkpoint behind the load node.
