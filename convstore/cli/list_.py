@@ -64,15 +64,18 @@ async def list_command(
     \b
     `convstore show 3` shows the third one. Those of sub-agents are below their
     caller's, as 3.1 and 3.2. The state says what the newest turn is doing, or
-    how it ended; it is empty if the turn is finished. --attention keeps those
-    that wait for a person, broke off, have no answer, were cut or refused, or
-    are near their budget; "imported" says that this was so in the source.
+    how it ended, with the tool it waits for or the error; it is empty if the
+    turn is finished. It also says that the last call took more than 80 % of its
+    budget, and that a message was rated down. --attention keeps those that wait
+    for a person, broke off, have no answer, were cut or refused, or are near
+    their budget; "imported" says that this was so in the source.
 
     \b
     In a pipe the columns are separated by tabs, and whole: id, scope, date of
     the last change, state, messages, turns, tokens, failed tool results, and
     the title or else the first question. `convstore show` takes the id and the
-    scope. With --json, "title" is only the title that was set.
+    scope. With --json, "title" is only the title that was set; "state", "error",
+    "waiting", "budget_share" and "rated_down" are what the column has.
 
     \b
     Examples:
@@ -124,11 +127,8 @@ class _Member:
     def document(self) -> dict[str, Any]:
         """Return it for `--json`."""
         return {
-            **self.row.info.model_dump(),
+            **document_of(self.row),
             "first_question": self.title or None,
-            "state": self.row.state,
-            "waiting": self.row.end.waiting,
-            "error": self.row.end.error,
         }
 
     @property
@@ -256,7 +256,7 @@ def _table(listing: _Listing, width: int) -> Table:
     A column that is empty in all rows is left out.
     """
     members = listing.members
-    words = ["state"] if any(member.row.state for member in members) else []
+    words = ["state"] if any(member.row.state_line for member in members) else []
     numbers = ["messages", "tokens"]
     if any(member.row.info.failed for member in members):
         numbers.append("failed")
@@ -277,7 +277,7 @@ def _table(listing: _Listing, width: int) -> Table:
         info = member.row.info
         cells = {
             **{key: _scope_value(info, key) for key in listing.keys},
-            "state": member.row.state,
+            "state": plain(member.row.state_line),
             "messages": f"{info.message_count:,}",
             "tokens": compact(info.tokens),
             "failed": f"{info.failed:,}" if info.failed else "",
@@ -315,7 +315,20 @@ def _values(member: _Member) -> list[str]:
     info = member.row.info
     at = f"{info.updated_at:%Y-%m-%dT%H:%M:%SZ}" if info.updated_at else ""
     counts = map(str, (info.message_count, info.turns, info.tokens, info.failed))
-    return [info.conversation_id, name_of(info.scope), at, member.row.state, *counts, member.text]
+    state = plain(member.row.state_line)
+    return [info.conversation_id, name_of(info.scope), at, state, *counts, member.text]
+
+
+def document_of(row: ListRow) -> dict[str, Any]:
+    """Return a conversation for `--json`, with its end and its rating."""
+    return {
+        **row.info.model_dump(),
+        "state": row.state,
+        "waiting": row.end.waiting,
+        "error": row.end.error,
+        "budget_share": row.share or None,
+        "rated_down": row.is_rated_down,
+    }
 
 
 def name_of(scope: Mapping[str, str]) -> str:

@@ -16,10 +16,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.list_ import MOST_ROWS, name_of
+from convstore.cli.list_ import MOST_ROWS, document_of, name_of
 from convstore.cli.options import Policy, Target, on_database, read_pairs, read_policy
 from convstore.cli.output import Answer, plain, short
-from convstore.cli.show_calls import calls_answer, print_totals
+from convstore.cli.show_calls import calls_answer, print_totals, row_of
 from convstore.exceptions import InvalidInputError
 from convstore.values.plain import counted, role_of
 from convstore.values.scope import PATH
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from convstore import Conversation, ConversationStore, Source, StoredMessage
     from convstore.types import ConversationInfo, PastView, StoredItem, ViewReason, ViewStamp
+    from convstore.values.list_rows import ListRow
     from convstore.values.policy import HistoryPolicy
 
 
@@ -61,7 +62,7 @@ async def show_command(
         int | None, typer.Option(min=1, help="Only messages before this one.")
     ] = None,
 ) -> Answer:
-    """Show one conversation: its totals, then its messages.
+    """Show one conversation: its totals and state, then its messages.
 
     \b
     CONVERSATION is
@@ -122,7 +123,7 @@ async def _view_answer(
     is_past = at is not None and limits is None
     stamp = None if moment is None or isinstance(moment, str | int) else moment
     shown = partial(
-        _print_view, info=await chat.info(), view=view, full=full, is_past=is_past, stamp=stamp
+        _print_view, row=await row_of(chat), view=view, full=full, is_past=is_past, stamp=stamp
     )
     return Answer(view.model_dump, shown, is_long=True)
 
@@ -133,11 +134,12 @@ async def _log_answer(chat: Conversation, *, limit: int, before: int | None, ful
     messages = await chat.list_messages(limit=limit, before=before, full=full)
     first = messages[0].ordinal if len(messages) == limit else 0
     items = [item async for item in chat.items(after=first, before=before)]
-    info, *children = [member async for member in with_children(chat.store, await chat.info())]
+    row = await row_of(chat)
+    _, *children = [member async for member in with_children(chat.store, row.info)]
 
     def document() -> dict[str, Any]:
         found = {
-            "conversation": info.model_dump(),
+            "conversation": document_of(row),
             "messages": [message.model_dump() for message in messages],
         }
         lists: dict[str, Sequence[Any]] = {"items": items, "children": children}
@@ -148,7 +150,7 @@ async def _log_answer(chat: Conversation, *, limit: int, before: int | None, ful
         }
 
     shown = partial(
-        _print_log, info=info, messages=messages, items=items, children=children, full=full
+        _print_log, row=row, messages=messages, items=items, children=children, full=full
     )
     return Answer(document, shown, is_long=True)
 
@@ -275,7 +277,7 @@ def _print_source(console: Console, source: Source, *, full: bool) -> None:
 def _print_view(
     console: Console,
     *,
-    info: ConversationInfo,
+    row: ListRow,
     view: PastView,
     full: bool,
     is_past: bool,
@@ -283,7 +285,7 @@ def _print_view(
 ) -> None:
     from convstore.sources.detection import has_failed  # noqa: PLC0415 - loaded with the messages
 
-    print_totals(console, info)
+    print_totals(console, row)
     report = view.report
     console.print(
         f"View: {counted(len(view.messages), 'message')}, {counted(view.tokens, 'token')} "
@@ -320,13 +322,13 @@ def _why(reason: ViewReason) -> str:
 def _print_log(
     console: Console,
     *,
-    info: ConversationInfo,
+    row: ListRow,
     messages: Sequence[StoredMessage],
     items: Sequence[StoredItem],
     children: Sequence[ConversationInfo],
     full: bool,
 ) -> None:
-    print_totals(console, info)
+    print_totals(console, row)
     if any(_is_stub(stored.message) for stored in messages):
         console.print("Old tool results are stubs; --full shows them whole.\n", style="dim")
     _print_items(console, (item for item in items if not item.after), full=full)

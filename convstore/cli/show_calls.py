@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.list_ import name_of
+from convstore.cli.list_ import document_of, name_of
 from convstore.cli.output import Answer, new_table, plain
 from convstore.exceptions import InvalidInputError
 from convstore.values.plain import counted
@@ -17,7 +17,7 @@ from convstore.values.plain import counted
 if TYPE_CHECKING:
     from convstore import Conversation, StoredMessage
     from convstore.ext.model_calls import Calls
-    from convstore.types import ConversationInfo
+    from convstore.values.list_rows import ListRow
 
 _MOST_MESSAGES = 1_000
 
@@ -36,12 +36,14 @@ async def calls_answer(chat: Conversation, *, limit: int, before: int | None) ->
         calls.next_stamp = view.stamp
         shown.append(None)
     rows = [await _with_held(chat, calls, call) for call in shown]
-    info = await chat.info()
+    conversation = await row_of(chat)
 
     def document() -> dict[str, Any]:
-        return {"conversation": info.model_dump(), "calls": [row._asdict() for row in rows]}
+        calls = [row._asdict() for row in rows]
+        return {"conversation": document_of(conversation), "calls": calls}
 
-    return Answer(document, partial(_print_calls, info=info, rows=rows), is_long=True)
+    printed = partial(_print_calls, conversation=conversation, rows=rows)
+    return Answer(document, printed, is_long=True)
 
 
 class _Call(NamedTuple):
@@ -102,8 +104,8 @@ async def _with_held(chat: Conversation, calls: Calls, call: StoredMessage | Non
     return row._replace(held=held)
 
 
-def _print_calls(console: Console, *, info: ConversationInfo, rows: Sequence[_Call]) -> None:
-    print_totals(console, info)
+def _print_calls(console: Console, *, conversation: ListRow, rows: Sequence[_Call]) -> None:
+    print_totals(console, conversation)
     table = new_table("call", "tokens", "held", "prompt cache", numbers=("tokens", "held"))
     for row in rows:
         name = f"for message {row.ordinal:,}" if row.ordinal else "the next one"
@@ -113,11 +115,22 @@ def _print_calls(console: Console, *, info: ConversationInfo, rows: Sequence[_Ca
     console.print(table)
 
 
-def print_totals(console: Console, info: ConversationInfo) -> None:
-    """Print title, scope, id, counts and dates of a conversation."""
+async def row_of(chat: Conversation) -> ListRow:
+    """Return a conversation as the row that `convstore list` has of it."""
+    from convstore.integration import host_of  # noqa: PLC0415 - loads the database driver
+
+    [row] = await host_of(chat.store).rows([await chat.info()])
+    return row
+
+
+def print_totals(console: Console, row: ListRow) -> None:
+    """Print title, scope, id, state, counts and dates of a conversation."""
+    info = row.info
     if info.title:
         console.print(Text(plain(info.title), style="bold"), soft_wrap=True)
     console.print(Text(f"{name_of(info.scope)}  {info.conversation_id}"), soft_wrap=True)
+    if row.state_line:
+        console.print(Text(plain(row.state_line), style="yellow"), soft_wrap=True)
     began, ended = (
         f"{at:%Y-%m-%d %H:%M}" if at else "-" for at in (info.created_at, info.updated_at)
     )

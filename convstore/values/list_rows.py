@@ -13,6 +13,7 @@ from functools import partial, reduce
 from typing import Any, NamedTuple
 
 from convstore.values.models import ConversationInfo, State, Status
+from convstore.values.plain import counted
 from convstore.values.usage import Usage
 
 LABELS: Mapping[str, str] = {
@@ -59,6 +60,16 @@ class ConversationEnd(NamedTuple):
         """What the newest turn is doing, or how it ended, in the words of `LABELS`; "" if it is finished."""
         return LABELS.get(self.kind, "")
 
+    @property
+    def reason(self) -> str:
+        """The tools whose calls wait for a person, or the error by which the turn broke off; "" without one."""
+        return self.error if self.status == "interrupted" else ", ".join(self.waiting)
+
+    def line(self, age: str = "") -> str:
+        """Return its label with the age of the state, if it is given, and its reason; "" if it is finished."""
+        label = f"{self.label} {age}" if age else self.label
+        return f"{label}: {self.reason}" if self.reason else label
+
 
 _FULL = 0.8
 """Share of its budget from which the last call counts as nearly full."""
@@ -104,6 +115,13 @@ class ListRow:
     def state(self) -> str:
         """The label of its end."""
         return self.end.label
+
+    @property
+    def state_line(self) -> str:
+        """Its end with the reason, the share of its budget if it is nearly full, and if it was rated down."""
+        share = f"{self.share:.0%} of its budget" if self.is_full else ""
+        rating = CHIPS["down"][0] if self.is_rated_down else ""
+        return "; ".join(filter(None, (self.end.line(), share, rating)))
 
     @property
     def needs_attention(self) -> bool:
@@ -154,6 +172,8 @@ def columns_of(row: ListRow, scope_keys: Sequence[str]) -> dict[str, Any]:
         "first_question": info.title,
         **{key: info.scope.get(key) for key in scope_keys},
         "state": row.state,
+        "reason": row.end.reason or None,
+        "rated_down": row.is_rated_down,
         "turns": info.turns,
         "tokens_stored": info.tokens,
         "last_call_tokens": call.tokens if call else None,
@@ -167,10 +187,39 @@ def columns_of(row: ListRow, scope_keys: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def chips_of(rows: Sequence[ListRow]) -> dict[str, tuple[str, int]]:
-    """Return the label of each state and the number of its rows."""
+class Chip(NamedTuple):
+    """The button of a state.
+
+    Attributes:
+        label: The label of the state.
+        number: The number of rows in the state.
+        is_least: True if older conversations, which were not read, may be in this state too.
+    """
+
+    label: str
+    number: int
+    is_least: bool
+
+    @property
+    def text(self) -> str:
+        """The label and the number, "1+" for at least 1; no number if none was found and older ones may be."""
+        if not self.is_least:
+            return f"{self.label} {counted(self.number)}"
+        return f"{self.label} {counted(self.number)}+" if self.number else self.label
+
+
+def chips_of(rows: Sequence[ListRow], *, has_older: bool, chosen: str = "") -> dict[str, Chip]:
+    """Return the buttons of the states that rows have, or that may be found in older conversations.
+
+    "attention", and the state that is chosen, have a button always.
+    """
+    chips = {
+        name: Chip(label, sum(is_kept(row) for row in rows), is_least=has_older)
+        for name, (label, is_kept) in CHIPS.items()
+    }
+    always = {"attention", chosen}
     return {
-        name: (label, sum(is_kept(row) for row in rows)) for name, (label, is_kept) in CHIPS.items()
+        name: chip for name, chip in chips.items() if chip.number or has_older or name in always
     }
 
 

@@ -19,7 +19,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from pymongo import MongoClient
 from rich.console import Console
 
-from convstore import ConversationStore
+from convstore import ConversationStore, HistoryPolicy
 from convstore.cli.commands import app
 from convstore.cli.output import plain, screen, write_json
 from convstore.cli.progress import progress
@@ -177,6 +177,47 @@ def test_a_list_says_what_needs_a_look(server_uri: str, terminal: None) -> None:
         wrong = convstore("list", "--uri", address, "--since", "yesterday")
         assert wrong.exit_code == 2
         assert "such as 90d" in wrong.stderr
+
+
+def test_list_and_show_say_what_is_wrong(server_uri: str) -> None:
+    """With the tool that a turn waits for, the error, the share of the budget, and the rating; for programs, too."""
+    with emptied_address(server_uri) as address:
+        asyncio.run(_append_troubles(address))
+        lines = printed("list", "--uri", address).splitlines()
+        said = [line.split("\t")[3] for line in lines]
+        assert said[:2] == ["broke off: RuntimeError: no shop", "waits: look"]
+        assert re.fullmatch(r"9\d% of its budget; rated down", said[2])
+        for row, state in enumerate(said, 1):
+            assert f"\n{state}\n" in printed("show", str(row), "--uri", address)
+            assert f"\n{state}\n" in printed("show", str(row), "--why", "--uri", address)
+            assert f"\n{state}\n" in printed("show", str(row), "--view", "--uri", address)
+        broken, waits, full = document("list", "--uri", address, "--attention")["conversations"]
+        assert (broken["error"], waits["waiting"]) == ("RuntimeError: no shop", ["look"])
+        assert (full["rated_down"], full["budget_share"] > 0.9) == (True, True)
+        shown = document("show", "2", "--uri", address)["conversation"]
+        assert (shown["state"], shown["waiting"]) == ("waits", ["look"])
+
+
+async def _append_troubles(address: str) -> None:
+    async with await ConversationStore.connect(address) as store:
+        await store.setup()
+        call = AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c"}])
+        full = store.conversation(user_id="ada", thread_id="full")
+        await full.append(HumanMessage("Full? " + "Please explain. " * 40))
+        tokens = (await full.info()).tokens
+        stamp = (await full.load_history(HistoryPolicy(max_tokens=tokens * 20 // 19))).stamp
+        await full.append(AIMessage("No.", id="a"), stamp=stamp)
+        await full.annotate("a", rating=-1)
+        async with await store.conversation(user_id="ada", thread_id="waits").turn(
+            "q", human="Waits?"
+        ) as turn:
+            await turn.append([call])
+            await turn.wait_for(turn.open_calls[0])
+        with suppress(RuntimeError):
+            async with await store.conversation(user_id="ada", thread_id="broken").turn(
+                "q", human="Broken?"
+            ):
+                raise RuntimeError("no shop")
 
 
 async def _append_states(address: str) -> None:

@@ -63,7 +63,7 @@ async def listing_page(
         choice=found.choice,
         rows=rows,
         more=more,
-        chips=chips_of(found.in_time),
+        chips=chips_of(found.in_time, has_older=not found.is_last, chosen=found.query.chip),
         times=TIMES,
         orders=ORDERS,
         scopes=scope_choices(found.covered, store.scope_keys),

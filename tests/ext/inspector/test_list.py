@@ -40,8 +40,12 @@ def questions(body: str) -> list[str]:
 
 def chips(body: str) -> dict[str, int]:
     """The numbers on the buttons of the form, by the labels."""
-    found = re.findall(r'aria-pressed="\w+">([^<]*?) ([\d,]+)</button>', body)
-    return {label: int(number) for label, number in found}
+    return {text.rpartition(" ")[0]: int(text.rpartition(" ")[2]) for text in buttons(body)}
+
+
+def buttons(body: str) -> list[str]:
+    """The texts of the buttons of states."""
+    return re.findall(r'name="show"[^>]*aria-pressed="\w+"[^>]*>([^<]*)</button>', body)
 
 
 @pytest.fixture
@@ -86,7 +90,7 @@ async def test_each_state_is_a_button_with_its_number(
     """A button keeps the conversations in its state, and the one that is pressed gives all of them back."""
     body = await listed(browse)
     assert len(questions(body)) == 8
-    assert "8 conversations; 6 of these 8 need attention." in text_in(body)
+    assert "8 conversations; 6 of these need attention." in text_in(body)
     assert chips(body) == {
         "needs attention": 6,
         "waits": 1,
@@ -175,7 +179,8 @@ async def test_a_row_says_what_its_turn_is_doing_and_what_it_cost(
     assert info.last_call
     share = round(100 * info.last_call.tokens / 32_000)
     assert rows["Done?"] == (
-        f"Done? ada / done 1 {info.tokens} {info.last_call.tokens} {share} % 900 / 80 - just now"
+        f"Done? ada / done rated down 1 {info.tokens} {info.last_call.tokens} {share} % "
+        "900 / 80 - just now"
     )
 
 
@@ -224,7 +229,9 @@ async def test_sums_and_exports_are_of_what_the_form_selects(
     assert (exported[0]["billed_in"], exported[0]["state"]) == (900, "")
     table = list(csv.reader((await client.get("/list.csv?show=waiting")).text.splitlines()))
     assert table[0] == list(exported[0])
-    assert [row[1:4] for row in table[1:]] == [["Waits?", "ada", "waits"]]
+    [waits] = [dict(zip(table[0], row, strict=True)) for row in table[1:]]
+    assert (waits["first_question"], waits["user_id"]) == ("Waits?", "ada")
+    assert (waits["state"], waits["reason"], waits["rated_down"]) == ("waits", "refund", "False")
     assert "'=1+1" in (await client.get("/list.csv")).text
 
 
@@ -262,14 +269,36 @@ async def test_a_state_is_looked_for_in_older_conversations_until_enough_have_it
 ) -> None:
     """The one that waits is not among the newest four; the page says how many it covers."""
     monkeypatch.setattr("convstore.conversation.host._LISTED", 4)
-    assert "waits" not in chips(await listed(browse))
+    body = await listed(browse)
+    assert buttons(body)[:2] == ["needs attention 3+", "waits"]
+    assert "The newest 4 conversations; 3 of these need attention, older ones were not" in text_in(
+        body
+    )
     body = await listed(browse, show="waiting")
     assert questions(body) == ["Waits?"]
-    assert "1 of 8 conversations" in text_in(body)
+    assert "1 of 8 conversations. Open" in text_in(body)
+    assert chips(body)["needs attention"] == 6
     monkeypatch.setattr("convstore.conversation.host._ENOUGH", 2)
     body = await listed(browse, show="attention")
     assert "3 of the newest 4 conversations" in text_in(body)
     assert "Older conversations" in body
+
+
+async def test_the_way_to_older_ones_in_need_is_there_whatever_is_newest(
+    store: ConversationStore, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Newer ones that are finished hid the button, and with it those that wait."""
+    monkeypatch.setattr("convstore.conversation.host._LISTED", 1)
+    await store.conversation(user_id="ada", thread_id="old").append(HumanMessage("Old?"))
+    new = store.conversation(user_id="ada", thread_id="new")
+    await new.append([HumanMessage("New?"), AIMessage("Yes.")])
+    body = await listed(browse)
+    assert buttons(body)[0] == "needs attention"
+    assert "none of these needs attention, older ones were not read" in text_in(body)
+    assert questions(await listed(browse, show="attention")) == ["Old?"]
+    monkeypatch.undo()
+    await store.conversation(user_id="ada", thread_id="old").append(AIMessage("Yes."))
+    assert buttons(await listed(browse)) == ["needs attention 0"]
 
 
 async def test_a_search_names_what_it_did_not_search_and_offers_to_search_again(
