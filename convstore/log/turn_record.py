@@ -143,6 +143,15 @@ class TurnRecord:
         waiting = self.fold.waiting
         return [(self._decided(call), waiting[call.result_id]) for call in self.fold.paused]
 
+    def reviewed(self, message_id: str) -> list[tuple[TurnCall, Pause]]:
+        """Return the calls of an AI message that an agent asked a person about, as they were decided, in order."""
+        waiting = self.fold.waiting
+        return [
+            (self._decided(call), waiting[result_id])
+            for result_id, call in self.fold.calls.items()
+            if result_id in waiting and call.message.id == message_id
+        ]
+
     def result(self, result_id: str) -> ToolMessage | None:
         """Return the result of a call by the call's `result_id`, None if it has none."""
         stored = self.fold.results.get(result_id)

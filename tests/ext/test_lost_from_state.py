@@ -237,11 +237,15 @@ async def test_a_graph_whose_guard_removes_the_question_is_refused(
 async def test_a_thread_that_lost_an_answered_question_asks_no_model(
     store: ConversationStore, config: Any
 ) -> None:
-    """A run without a question finds the answer, as it does in a state that has the question."""
+    """A run without a question finds the answer, as it does in a state that has the question; it stays the last."""
     model = ScriptedModel(replies=[calls("forget"), AIMessage("Done.")])
     agent = create_agent(
         model, [forget], middleware=[ConversationMiddleware(store)], checkpointer=InMemorySaver()
     )
-    await agent.ainvoke({"messages": [HumanMessage("Forget it.")]}, config)
+    question = HumanMessage("Forget it.", id="q1")
+    await agent.ainvoke({"messages": [question]}, config)
     result = await agent.ainvoke({"messages": []}, config)
     assert (result["messages"][-1].text, len(model.shown)) == ("Done.", 2)
+    repeated = await agent.ainvoke({"messages": [question]}, config)
+    assert repeated["messages"] == await log_of(store.conversation(**config["configurable"]))
+    assert len(model.shown) == 2

@@ -261,7 +261,8 @@ async def test_a_verdict_that_the_agent_does_not_take_is_refused(
         await chat.decide("r1", await result_id_of(chat, "call_0"), "edit", args={"euros": 1})
 
 
-async def test_a_sync_agent_pauses_too(scope: dict[str, str]) -> None:
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_a_sync_agent_pauses_too(scope: dict[str, str], is_lost: bool) -> None:
     """A sync agent pauses too, and is resumed with the recorded decision."""
     async with await ConversationStore.connect("memory://", scope_keys=tuple(scope)) as store:
         await store.setup()
@@ -270,6 +271,8 @@ async def test_a_sync_agent_pauses_too(scope: dict[str, str]) -> None:
         await asyncio.to_thread(asking.invoke, ASKED, config)
         await chat.decide("r1", await result_id_of(chat, "call_0"), "approve")
         command = await resume_command(chat, "r1")
+        if is_lost:
+            saver = InMemorySaver()
         await asyncio.to_thread(agent_of(store, saver, AIMessage("Done.")).invoke, command, config)
         assert [message.text for message in await log_of(chat)][2:] == ["900 euros", "Done."]
 
@@ -284,3 +287,93 @@ async def test_a_review_that_the_agent_has_warns_that_the_log_was_late(
     with pytest.warns(RuntimeWarning, match="review="):
         await resumed.ainvoke(Command(resume={"decisions": [{"type": "approve"}]}), config)
     assert len(await log_of(store.conversation(**scope))) == 4
+
+
+LOST = [
+    *(("batched", verdict, "lost") for verdict in VERDICTS),
+    ("per_call", "approve", "lost"),
+    ("per_call", "edit", "lost"),
+    ("per_call", "reject", "lost"),
+    ("batched", "approve", "again"),
+    ("batched", "edit", "again"),
+    ("per_call", "approve", "again"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "verdict", "how"), LOST)
+async def test_a_decided_call_runs_without_the_checkpoint_of_its_interrupt(
+    store: ConversationStore, scope: dict[str, str], mode: str, verdict: Any, how: str
+) -> None:
+    """The checkpoint is lost, or the question is sent again: the log has the decision, and the person is not asked."""
+    config, chat, saver = {"configurable": scope}, store.conversation(**scope), InMemorySaver()
+    asking = calls("refund", euros=900)
+    await agent_of(store, saver, asking, mode=mode).ainvoke(ASKED, config)
+    told, seen = VERDICTS[verdict]
+    await chat.decide("r1", await result_id_of(chat, "call_0"), verdict, **told)
+    work: Any = await resume_command(chat, "r1") if how == "lost" else ASKED
+    left = InMemorySaver() if how == "lost" else saver
+    agent = agent_of(store, left, AIMessage("Done."), mode=mode)
+    result = await agent.ainvoke(work, config)
+    log = await log_of(chat)
+    assert [message.type for message in log] == ["human", "ai", "tool", "ai"]
+    assert log[2].text.endswith(seen)
+    assert result["messages"] == log
+    repeated = await agent_of(store, left, mode=mode).ainvoke(ASKED, config)
+    assert repeated["messages"] == log
+    assert await resume_command(chat, "r1") is None
+
+
+async def test_an_undecided_call_waits_without_its_checkpoint(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
+    """A run without a question asks the person again, and not the model; the decision then resumes it."""
+    config, chat, saver = {"configurable": scope}, store.conversation(**scope), InMemorySaver()
+    await agent_of(store, InMemorySaver(), calls("refund", euros=900)).ainvoke(ASKED, config)
+    given = Command(resume={"other": {"type": "approve"}})
+    assert "__interrupt__" in await agent_of(store, saver).ainvoke(given, config)
+    await chat.decide("r1", await result_id_of(chat, "call_0"), "approve")
+    command = await resume_command(chat, "r1")
+    await agent_of(store, saver, AIMessage("Done.")).ainvoke(command, config)
+    assert [message.text for message in await log_of(chat)][2:] == ["900 euros", "Done."]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["batched", "per_call"])
+async def test_calls_that_were_decided_before_are_not_asked_about_again(
+    store: ConversationStore, scope: dict[str, str], mode: str
+) -> None:
+    """A turn with two reviewed steps, whose checkpoint is lost at the second: the first is repeated from the log."""
+    config, chat = {"configurable": scope}, store.conversation(**scope)
+    saver = InMemorySaver()
+    first, second = (calls("refund", euros=n, ids=[f"c{n}"]) for n in (1, 2))
+    await agent_of(store, saver, first, mode=mode).ainvoke(ASKED, config)
+    await chat.decide("r1", await result_id_of(chat, "c1"), "reject", message="No.")
+    command = await resume_command(chat, "r1")
+    await agent_of(store, saver, second, mode=mode).ainvoke(command, config)
+    lost = InMemorySaver()
+    assert "__interrupt__" in await agent_of(store, lost, mode=mode).ainvoke(ASKED, config)
+    await chat.decide("r1", await result_id_of(chat, "c2"), "approve")
+    command = await resume_command(chat, "r1")
+    agent = agent_of(store, InMemorySaver(), AIMessage("Done."), mode=mode)
+    result = await agent.ainvoke(command, config)
+    assert [message.text for message in result["messages"]][-2:] == ["2 euros", "Done."]
+    assert result["messages"] == await log_of(chat)
+
+
+@pytest.mark.slow
+async def test_another_answer_is_resumed_without_its_checkpoint(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
+    """In the session of another answer, its decided call runs, and not that of the first answer."""
+    config, chat = {"configurable": scope}, store.conversation(**scope)
+    await chat.append([HumanMessage("Refund me.", id="r1"), AIMessage("No.")])
+    async with await chat.turn("r1", regenerate="click"):
+        await agent_of(store, InMemorySaver(), calls("refund", euros=900)).ainvoke(ASKED, config)
+    await chat.decide("r1", await result_id_of(chat, "call_0"), "approve")
+    async with await chat.turn("r1", regenerate="click") as turn:
+        command = await resume_command(chat, "r1")
+        await agent_of(store, InMemorySaver(), AIMessage("Done.")).ainvoke(command, config)
+        assert turn.answer is not None
+    texts = [message.message.text for message in await chat.list_messages()]
+    assert texts == ["Refund me.", "", "900 euros", "Done."]

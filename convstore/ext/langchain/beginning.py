@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, RemoveMessage
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from convstore import Conversation
 from convstore.edges import OWNER
@@ -23,7 +24,7 @@ from convstore.ext.older_checkpoint import (
     may_be_behind,
     run_config,
 )
-from convstore.integration import log_of
+from convstore.integration import TurnAccess, log_of
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.filing import ids_of, last_question, last_turn_of
 from convstore.messages.provenance import is_made_up
@@ -51,6 +52,7 @@ async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState)
         await joined.leave_out_resent()
     except (HistoryDivergedError, UntrustedMessageError) as refusal:
         return joined.refused(refusal)
+    await joined.find_question()
     await joined.name_question()
     return await joined.begun()
 
@@ -165,6 +167,23 @@ class _Joining:
         removed = [removal(message) for message in self.messages if message.id not in taken]
         return RefusedRun(self._chat.scope, refusal), [*self.changes, *removed]
 
+    async def find_question(self) -> None:
+        """Take the question of the turn in progress from the log if the state has no messages.
+
+        The run then repeats the stored steps of that turn, as for a question that is sent again. A run that is resumed
+        on a thread without the checkpoint of its interrupt begins so.
+        """
+        if self.messages or self._is_inner:
+            return
+        turn_id = open_turn_of(self.history)
+        entered = TurnAccess(self._chat).entered()  # views lack another answer until it is there
+        if entered and not entered.record.is_finished:
+            turn_id = entered.record.turn_id
+        if found := await read_turn(self._chat, turn_id):
+            self.messages = [found.question]
+            self.changes.append(found.question)
+            self.logged.add(str(found.question.id))
+
     async def name_question(self) -> None:
         """Give the question the id of the turn that the caller has entered."""
         self.messages, named = await with_turn_id(self._chat, self.messages)
@@ -227,9 +246,23 @@ class _Joining:
         run.is_answered = not only_here and _is_answered(turn, found)
         if run.is_answered:
             run.ahead = found.until_answer
-            return run.ahead
+            return self._with_answer(turn[0], run.ahead)
         # They enter the state again one by one, so that each passes the hooks that it had not passed.
         return [removal(message) for message in turn[1:]]
+
+    def _with_answer(
+        self, question: BaseMessage, answer: list[BaseMessage]
+    ) -> Iterable[BaseMessage]:
+        """Return the changes that put a stored answer, with the steps before it, after its question.
+
+        A state that had lost the question may have the answer before it, where an update would leave it.
+        """
+        start = last_question(self.messages) or 0
+        if ids_of(answer).isdisjoint(ids_of(self.messages[:start])):
+            return answer
+        removed = ids_of(change for change in self.changes if change.type == "remove")
+        earlier = [message for message in self.messages[:start] if message.id not in removed]
+        return [RemoveMessage(REMOVE_ALL_MESSAGES), *earlier, question, *answer]
 
     def _go_on(self, turn: Sequence[BaseMessage], found: TurnMessages) -> None:
         """Go on with a turn of a graph around the agent, or with one whose question the state has lost."""

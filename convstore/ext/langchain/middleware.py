@@ -25,6 +25,7 @@ from langchain_core.messages import (
     BaseMessage,
     RemoveMessage,
     SystemMessage,
+    ToolCall,
     ToolMessage,
 )
 from langchain_core.tools import BaseTool
@@ -59,7 +60,9 @@ from convstore.ext.langchain.results import (
 )
 from convstore.ext.langchain.review import (
     Review,
+    answer_in_log,
     check_resumable,
+    give_answer,
     pauses_in,
     state_with,
     warn_of_review,
@@ -263,6 +266,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         run = await self._catch_up(chat, state)
         if self._review is None:
             return _run_reference(run, state) or None
+        give_answer(await self._decided(chat, run, state["messages"]))
         try:
             update: Any = await self._review.aafter_model(state, runtime)
         except GraphInterrupt as interrupt:
@@ -277,6 +281,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         run = self._wait(chat, lambda conversation: self._catch_up(conversation, state))
         if self._review is None:
             return _run_reference(run, state) or None
+        decided = self._wait(chat, lambda found: self._decided(found, run, state["messages"]))
+        give_answer(decided)
         try:
             update: Any = self._review.after_model(state, runtime)
         except GraphInterrupt as interrupt:
@@ -295,6 +301,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             return as_output(stored)
         equipped = self._equipped(chat, request)
         review = self._review
+        give_answer(await self._decided(chat, run, request.state["messages"], request.tool_call))
         try:
             with working_on(chat, place_of(request), turn_id=run.turn_id):
                 output: Any = cut_result(request.state["messages"], request.tool_call) or await (
@@ -314,6 +321,9 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             return as_output(stored)
         equipped = self._equipped(chat, request)
         review = self._review
+        messages = request.state["messages"]
+        call = request.tool_call
+        give_answer(self._wait(chat, lambda found: self._decided(found, run, messages, call)))
         try:
             with working_on(chat, place_of(request), turn_id=run.turn_id):
                 output: Any = cut_result(request.state["messages"], request.tool_call) or (
@@ -381,6 +391,19 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             warn_of_review(state)
         await catch_up(chat, self._rules, run, state["messages"])
         return run
+
+    async def _decided(
+        self,
+        chat: Conversation,
+        run: AgentRun,
+        messages: Sequence[BaseMessage],
+        call: ToolCall | None = None,
+    ) -> Any:
+        """Return what persons decided already about the calls that the review asks about next; None to ask them."""
+        if self._review is None or (call and call["name"] not in self._review.interrupt_on):
+            return None
+        held = await hold(chat, self._rules, run)
+        return answer_in_log(held.record, messages, call) if held else None
 
     async def _reviewed(
         self,

@@ -18,9 +18,10 @@ from langgraph.types import Command
 
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
+from convstore.ext.langchain.results import call_position
 from convstore.ext.older_checkpoint import run_config
-from convstore.integration import TurnAccess
-from convstore.messages.tool_calls import result_ids
+from convstore.integration import TurnAccess, TurnRecord
+from convstore.messages.tool_calls import result_id, result_ids
 from convstore.values.turns import Pause, TurnCall
 
 Review = HumanInTheLoopMiddleware[Any, Any, Any]
@@ -64,6 +65,57 @@ def check_resumable() -> None:
         )
 
 
+def answer_in_log(
+    record: TurnRecord, messages: Sequence[BaseMessage], call: ToolCall | None = None
+) -> Any:
+    """Return the answer to the next interrupt of a review if all calls that it is about were decided; else None.
+
+    Args:
+        record: The turn, as the log has it.
+        messages: The messages of the agent's state.
+        call: The call that the review asks about; None if it asks about those of the last AI message at once.
+    """
+    calls = _calls_at_once(record, messages) if call is None else _call(record, messages, call)
+    # A call that was resumed without `decide` has its result only.
+    is_decided = all(asked.decision or record.result(asked.result_id) for asked in calls)
+    if not calls or not is_decided:
+        return None
+    answers = [_answer(asked) for asked in calls]
+    return {"decisions": answers} if call is None else answers[0]
+
+
+def _calls_at_once(record: TurnRecord, messages: Sequence[BaseMessage]) -> list[TurnCall]:
+    """Return the calls of the last AI message that one interrupt was about."""
+    asking = _last_reply(messages)
+    reviewed = record.reviewed(str(asking.id)) if asking else []
+    return [asked for asked, pause in reviewed if pause.is_batch]
+
+
+def _call(record: TurnRecord, messages: Sequence[BaseMessage], call: ToolCall) -> list[TurnCall]:
+    """Return a call if an interrupt was about it alone."""
+    message_id, position = call_position(messages, call)
+    wanted = result_id(message_id, str(call["id"]), position)
+    reviewed = record.reviewed(message_id)
+    return [asked for asked, pause in reviewed if asked.result_id == wanted and not pause.is_batch]
+
+
+def _last_reply(messages: Sequence[BaseMessage]) -> AIMessage | None:
+    return next((each for each in reversed(messages) if isinstance(each, AIMessage)), None)
+
+
+def give_answer(answer: Any) -> None:
+    """Let the next interrupt of the current task return an answer, unless its run was resumed with one.
+
+    The checkpoint of the interrupt that was answered may be lost. LangGraph has no public function for this; where it
+    keeps its answers otherwise, the agent asks again.
+    """
+    scratchpad = run_config()[0].get("__pregel_scratchpad")
+    if answer is None or scratchpad is None or scratchpad.resume:
+        return
+    if scratchpad.get_null_resume(False) is None:
+        scratchpad.resume.append(answer)
+
+
 def _answer(call: TurnCall) -> dict[str, Any]:
     """Return a decision as LangChain's middleware takes it."""
     decided = call.decision
@@ -76,7 +128,7 @@ def _answer(call: TurnCall) -> dict[str, Any]:
 
 def pauses_in(interrupt: GraphInterrupt, messages: Sequence[BaseMessage]) -> dict[str, Pause]:
     """Return how the calls of the last AI message wait, by the ids of their results; {} for another interrupt."""
-    asking = next((each for each in reversed(messages) if isinstance(each, AIMessage)), None)
+    asking = _last_reply(messages)
     if asking is None:
         return {}
     calls = list(zip(asking.tool_calls, result_ids(asking), strict=False))
