@@ -25,7 +25,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import TurnClosedError
-from convstore.ext.langchain import ConversationMiddleware, resume_command
+from convstore.ext.langchain import ConversationMiddleware
 from convstore.types import TurnSession
 
 
@@ -94,7 +94,7 @@ async def answer(agent: Any, chat: Conversation, turn: TurnSession) -> AsyncGene
         if not turn.is_running:
             yield turn.answer.text if turn.answer else ""
             return
-        work = await resume_command(chat, turn.turn_id) or {"messages": turn.messages[:1]}
+        work = {"messages": turn.messages[:1]}  # what the log has of the turn is not done again
         config = {"configurable": {"thread_id": thread_of(chat)}}
         stream = agent.astream(work, config, context=chat.scope, stream_mode="messages")
         try:
