@@ -108,8 +108,8 @@ PriceOptions = Annotated[
     list[str] | None,
     typer.Option(
         "--price",
-        metavar="MODEL=IN,OUT[,CACHED[,WRITTEN]]",
-        help="What a million tokens cost, those that a cache read and wrote too; once a model.",
+        metavar="MODEL=INPUT,OUTPUT[,FROM_CACHE[,TO_CACHE]]",
+        help="What a million tokens cost, also those from and to a cache; once for each model.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]

@@ -15,13 +15,18 @@ from rich.text import Text
 from convstore.cli.options import PriceOptions, Target, on_database, read_age, read_prices
 from convstore.cli.output import Answer, compact, new_table, short
 from convstore.cli.progress import progress, totals_for
-from convstore.values.plain import counted
+from convstore.values.plain import counted, money
 
 _ROWS = 20
 """Rows of a table; --json has all."""
 _NAME = 12
 """Characters of a name, and more where numbers leave room."""
 _COLUMNS = {
+    "cost": "cost",
+    "input_tokens": "input",
+    "cache_read_tokens": "from\ncache",
+    "cache_write_tokens": "to\ncache",
+    "output_tokens": "output",
     "number": "number",
     "conversations": "conv.",
     "calls": "calls",
@@ -31,11 +36,6 @@ _COLUMNS = {
     "tokens_p50": "p50",
     "tokens_p95": "p95",
     "read_back": "read back",
-    "input_tokens": "in",
-    "cache_read_tokens": "cached",
-    "cache_write_tokens": "written",
-    "output_tokens": "out",
-    "cost": "cost",
 }
 """Fields of the document that tables show, with their headings."""
 
@@ -57,14 +57,14 @@ async def sums_command(
     \b
     Together, by each scope key and field of metadata whose values several
     conversations share, and by model. Whole conversations are summed, also with
-    --since. Those of sub-agents are left out. Billed are all calls of models, as
-    the providers counted them, replaced answers included.
+    --since. Input, output and cost are all calls of models, as the providers
+    counted them, those of replaced answers and of sub-agents included.
 
     \b
     --tools reads each log, without large results: calls, failures and sizes of
-    results by tool, answers that were regenerated or rewound, summaries, and
-    the conversations of sub-agents.
-    Else it reads the totals of each conversation, 200 with one command.
+    results by tool, answers that were regenerated or rewound, and summaries.
+    Else it reads the totals of each conversation, 200 with one command, and of
+    its sub-agents.
 
     \b
     Examples:
@@ -86,7 +86,7 @@ async def sums_command(
             found = each_conversation(store, target.chosen, since=start)
             async with aclosing(found) as conversations:
                 async for info in conversations:
-                    sums.add(info)
+                    await sums.add_family(store, info)
                     if tools:
                         await sums.read(store, info)
                     number = sums.together.number
@@ -107,7 +107,7 @@ def _show(console: Console, document: dict[str, Any]) -> None:
         if together.get(name, 1) or name not in ("cache_read_tokens", "cache_write_tokens", "cost")
     ]
     tables = {"": [together], **document["by"], "model": document["models"]}
-    tables |= {"tool": document.get("tools"), "apart": document.get("apart")}
+    tables |= {"tool": document.get("tools"), "of these, and apart": document["apart"]}
     for title, rows in tables.items():
         if rows:
             shown = [name for name in fields if name in rows[0]]
@@ -121,7 +121,8 @@ def _table(title: str, rows: Sequence[dict[str, Any]], fields: Sequence[str], wi
     """Return a table of the first rows, whose names take the room that numbers leave; a last row counts the others."""
     columns = [_COLUMNS[field] for field in fields]
     cells = [[_cell(field, row[field]) for field in fields] for row in rows[:_ROWS]]
-    taken = [2 + max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    headings = [max(column.split(), key=len) for column in columns]
+    taken = [2 + max(map(len, column)) for column in zip(headings, *cells, strict=True)]
     room = max(_NAME, width - sum(taken) - 2)
     table = new_table(short(title, maximum=room), *columns, numbers=columns)
     for row, numbers in zip(rows, cells, strict=False):
@@ -136,7 +137,7 @@ def _cell(field: str, value: float | None) -> str:
     if value is None:
         return "-"
     if field == "cost":
-        return f"{value:,.2f}"
+        return money(value)
     is_size = field == "tokens" or field.endswith("put_tokens") or field.startswith("cache")
     return compact(value) if is_size else f"{value:,}"
 
@@ -147,6 +148,9 @@ def _notes(document: dict[str, Any]) -> Iterator[str]:
         yield f"{counted(document['damaged'], 'conversation')} damaged; run convstore doctor."
     if document.get("logs_not_read"):
         yield f"{counted(document['logs_not_read'], 'log')} could not be read."
+    if document["without_sub_agents"]:
+        number = counted(document["without_sub_agents"], "conversation")
+        yield f"The sub-agents of {number} could not be read."
     without = [model["name"] for model in document["models"] if model["cost"] is None]
     if without and document["together"]["cost"] is not None:
         yield f"Without a price: {short(', '.join(without), maximum=300)}."

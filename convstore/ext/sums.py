@@ -1,7 +1,7 @@
 """Sum what conversations stored, called and cost, for the inspector and the command line.
 
-The totals of a conversation come with its row of a listing. Tools, replaced answers, summaries and sub-agents need its
-log, which `Sums.read` reads without large results.
+The totals of a conversation come with its row of a listing, and those of its sub-agents with theirs. Tools, replaced
+answers and summaries need its log, which `Sums.read` reads without large results.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, TypeVar
@@ -45,7 +45,7 @@ class GroupSum:
         turns: Turns of the conversations.
         tokens: Tokens that they store.
         failed: Failed tool results in them.
-        usage: Tokens as providers counted them.
+        usage: Tokens as providers counted them, those of sub-agents among them.
         unpriced: Those of models without a price.
         cost: What all others cost.
     """
@@ -59,14 +59,14 @@ class GroupSum:
     unpriced: int = 0
     cost: float = 0.0
 
-    def add(self, info: ConversationInfo, prices: Prices) -> None:
-        """Add a conversation, with the tokens of all its models."""
+    def add(self, info: ConversationInfo, billed: Mapping[str, Usage], prices: Prices) -> None:
+        """Add a conversation, and the tokens that were billed for it by model."""
         self.turns += info.turns
         self.tokens += info.tokens
         self.failed += info.failed
         self.number += 1
-        for model, counts in info.usage.items():
-            self.add_billed(Usage(**counts), prices.get(model))
+        for model, usage in billed.items():
+            self.add_billed(usage, prices.get(model))
 
     def add_billed(self, usage: Usage, price: Sequence[float] | None) -> None:
         """Add tokens as a provider counted them, and what they cost."""
@@ -88,6 +88,15 @@ class GroupSum:
             "cost": None if self.unpriced == billed else self.cost,
             "tokens_without_price": self.unpriced,
         }
+
+
+def billed_for(conversations: Iterable[ConversationInfo]) -> dict[str, Usage]:
+    """Return the tokens that providers counted for conversations, by model."""
+    billed = dict[str, Usage]()
+    for info in conversations:
+        for model, counts in info.usage.items():
+            billed[model] = billed.get(model, Usage()).plus(Usage(**counts))
+    return billed
 
 
 @dataclass(slots=True)
@@ -127,7 +136,10 @@ class ToolSum:
 def by_tool(
     messages: Sequence[StoredMessage], sums: dict[str, ToolSum] | None = None
 ) -> list[ToolSum]:
-    """Return the sums of each tool in messages of one log, the largest results first; they are added to `sums`."""
+    """Return the sums of each tool in messages of one log, which are added to `sums`.
+
+    Those with the most failed results come first, then those with the most calls.
+    """
     sums = {} if sums is None else sums
     again = read_back_in(messages)
     names = names_of_results(messages)
@@ -139,7 +151,7 @@ def by_tool(
             tool.failed += stored.is_failed
             tool.sizes[stored.tokens] += 1
             tool.read_back += stored.ordinal in again
-    return sorted(sums.values(), key=lambda tool: -tool.tokens)
+    return sorted(sums.values(), key=lambda tool: (-tool.failed, -tool.calls, tool.name))
 
 
 def names_of_results(messages: Sequence[StoredMessage]) -> dict[int, str]:
@@ -187,8 +199,8 @@ def _names(stored: StoredMessage) -> set[str]:
 class Sums:
     """Sums of conversations: together, by each scope key, by the first fields of metadata, and by model.
 
-    As far as their logs are read, also by tool, and of replaced answers, summaries and sub-agents. Their size is
-    bounded, however many conversations are added.
+    What was billed for their sub-agents is in all of them, and stands apart once more. As far as their logs are read,
+    also by tool, and of replaced answers and summaries. Their size is bounded, however many conversations are added.
 
     Attributes:
         prices: The prices by model.
@@ -201,32 +213,45 @@ class Sums:
         self.together = GroupSum("all")
         self.logs = 0
         self.unread = 0
+        self._without_children = 0
         self._damaged = 0
         self._tables = {key: dict[str, GroupSum]() for key in scope_keys}
         self._fields = dict[str, dict[str, GroupSum]]()
         self._models = dict[str, GroupSum]()
         self._tools = dict[str, ToolSum]()
+        self._children = GroupSum("sub-agents, of the billed")
         self._replaced = GroupSum("replaced answers, of the billed")
-        self._summaries = GroupSum("summaries, by the store's counter")
-        self._children = GroupSum("conversations of sub-agents")
+        self._summaries = GroupSum("summaries, not among the billed")
 
-    def add(self, info: ConversationInfo) -> None:
-        """Add a conversation."""
+    async def add_family(self, store: ConversationStore, info: ConversationInfo) -> None:
+        """Add a conversation, and what was billed for its sub-agents."""
+        family = [info]
+        try:
+            family = [member async for member in with_children(store, info)]
+        except ConvstoreError:
+            self._without_children += 1
+        self.add(info, family[1:])
+
+    def add(self, info: ConversationInfo, children: Sequence[ConversationInfo] = ()) -> None:
+        """Add a conversation, and what was billed for those of its sub-agents."""
+        billed = billed_for([info, *children])
+        for child in children:
+            self._children.add(child, billed_for([child]), self.prices)
         self._damaged += bool(info.problem)
         for name in info.metadata:
             if name not in self._fields and len(self._fields) < _FIELDS:
                 # those before have no value
                 self._fields[name] = {"": replace(self.together, name="")}
-        self.together.add(info, self.prices)
+        self.together.add(info, billed, self.prices)
         for key, groups in self._tables.items():
-            _group(groups, info.scope.get(key, ""), GroupSum).add(info, self.prices)
+            _group(groups, info.scope.get(key, ""), GroupSum).add(info, billed, self.prices)
         for name, groups in self._fields.items():
             value = _text_of(info.metadata.get(name))
-            _group(groups, value, GroupSum).add(info, self.prices)
-        for name, counts in info.usage.items():
+            _group(groups, value, GroupSum).add(info, billed, self.prices)
+        for name, usage in billed.items():
             model = _group(self._models, name, GroupSum)
             model.number += 1
-            model.add_billed(Usage(**counts), self.prices.get(name))
+            model.add_billed(usage, self.prices.get(name))
 
     async def read(self, store: ConversationStore, info: ConversationInfo) -> None:
         """Add what the log of a conversation tells; its totals are added by `add`."""
@@ -234,7 +259,6 @@ class Sums:
         try:
             messages = [stored async for stored in log_of(chat).skim()]
             summaries = await chat.summaries()
-            family = [member async for member in with_children(store, info)]
         except ConvstoreError:
             self.unread += 1
             return
@@ -244,8 +268,6 @@ class Sums:
         for summary in summaries:
             self._summaries.number += 1
             self._summaries.add_billed(Usage(summary.tokens_in, summary.tokens_out), None)
-        for child in family[1:]:
-            self._children.add(child, self.prices)
 
     def _add_replaced(self, rewound: Iterable[BaseMessage]) -> None:
         for message in rewound:
@@ -262,10 +284,12 @@ class Sums:
             "together": _stored(self.together),
             "by": {title: [*map(_stored, groups)] for title, groups in self._shared()},
             "models": [model.document() for model in models],
+            "without_sub_agents": self._without_children,
+            "apart": [self._children.document("number")] if self._children.number else [],
         }
         if not self.logs and not self.unread:
             return found
-        apart = (self._replaced, self._summaries, self._children)
+        apart = (self._children, self._replaced, self._summaries)
         return found | {
             "logs_read": self.logs,
             "logs_not_read": self.unread,

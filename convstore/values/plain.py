@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -22,6 +23,16 @@ def counted(number: int, singular: str = "", many: str = "") -> str:
     if not singular:
         return f"{number:,}"
     return f"{number:,} {singular if number == 1 else many or singular + 's'}"
+
+
+def money(value: float) -> str:
+    """Format a cost with two decimals, and with more if it has less than two digits in these.
+
+    >>> money(1_234.5), money(0.17), money(0.003875), money(0)
+    ('1,234.50', '0.17', '0.0039', '0.00')
+    """
+    decimals = max(2, 1 - math.floor(math.log10(value))) if 0 < value < 1 else 2
+    return f"{value:,.{decimals}f}"
 
 
 def duration(time: timedelta | float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import re
 from collections import Counter
@@ -31,6 +32,8 @@ COUNTS: Any = {
     "total_tokens": 1_200,
     "input_token_details": {"cache_read": 700, "cache_creation": 100},
 }
+
+ONE = Usage(1_000, 200, 1_200, 700, 100)
 
 
 async def fill(store: ConversationStore) -> None:
@@ -81,11 +84,18 @@ def test_sums_of_the_command_line_are_those_of_the_api(server_uri: str) -> None:
     for name in Usage._fields:
         assert (
             together[name]
-            == sum(getattr(usage, name) for usage in usages)
-            == 10 * getattr(Usage(1_000, 200, 1_200, 700, 100), name)
+            == sum(getattr(usage, name) for usage in usages) + getattr(ONE, name)
+            == 11 * getattr(ONE, name)
         )
-    # of the models only "m" has a price, which wrote half of the answers
-    assert together["cost"] == pytest.approx(5 * cost_of(Usage(1_000, 200, 1_200, 700, 100), PRICE))
+    # of the models only "m" has a price, which wrote half of the answers, and that of the sub-agent
+    assert together["cost"] == pytest.approx(6 * cost_of(ONE, PRICE))
+    assert {model["name"]: model["input_tokens"] for model in found["models"]} == {
+        "m": 6_000,
+        "unknown": 5_000,
+    }
+    # the sub-agent is bob's
+    by_user = {group["name"]: group["input_tokens"] for group in found["by"]["user_id"]}
+    assert by_user == {"ada": 6_000, "bob": 5_000}
     assert together["tokens_without_price"] == 5 * 1_200
     assert {group["name"]: group["conversations"] for group in found["by"]["user_id"]} == {
         "ada": 3,
@@ -108,12 +118,13 @@ def test_sums_of_the_command_line_are_those_of_the_api(server_uri: str) -> None:
     assert [tools[name]["read_back"] for name in ("search", "pay")] == [5, 0]
     assert tools["retrieve_previous_sources"]["read_back"] == 0
     assert (tools["pay"]["failed"], tools["search"]["failed"]) == (5, 0)
-    replaced, _, children = found["apart"]
+    children, replaced, _ = found["apart"]
     assert (replaced["number"], replaced["input_tokens"]) == (3, 1_000)
     assert (children["number"], children["output_tokens"]) == (1, 200)
     assert (found["logs_read"], found["logs_not_read"], found["damaged"]) == (5, 0, 0)
-    assert re.search(r"all +5 +10 ", printed)
+    assert re.search(r"all +0\.025 .* 5 +10 ", printed)
     assert re.search(r"pay +5 +5 ", printed)
+    assert found["tools"][0]["name"] == "pay"
     assert "Without a price: unknown." in printed
     assert "There are no such conversations." in older.stdout
 
@@ -147,7 +158,16 @@ async def test_the_page_goes_on_to_the_oldest(
         while path:
             page = (await client.get(path)).text
             seen += re.findall(r"<h1>Sums</h1><p>([^.<]*)", page)
-            assert "of 1 conversation of 2" in page or len(seen) == 3
+            if len(seen) < 3:
+                assert "<h2>Tools of 1 of 2 conversations, the newest</h2>" in page
+                assert "The logs of 1 conversation were not read." in page
+                [replaced] = re.findall(r"Replaced answers.*?</tr>", page)
+                assert "<td>0</td>" not in replaced
+                assert "in 1 of 2 conversations" in replaced
+                [link] = re.findall(r'href="(/sums\?[^"]*whole=1)">Read it too', page)
+                every = (await client.get(html.unescape(link))).text
+                assert "<td>0</td>" in re.findall(r"Replaced answers.*?</tr>", every)[0]
+                assert "not read" not in every
             link = re.search(r'href="(/sums\?cursor=[^"]*)"', page)
             path = link and link[1]
         monkeypatch.setattr("convstore.ext.inspector.sums_page._SECONDS", 60)

@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse
 
 from convstore.ext.inspector.security import WITH_SCRIPT
 from convstore.ext.inspector.text import as_json, finalize, marked, shorten, with_citations
-from convstore.values.plain import age, counted, role_of
+from convstore.values.plain import age, counted, money, role_of
 
 _MAX_NUMBER = 2**53 - 1
 _OPTIONS = (
@@ -85,6 +85,7 @@ def _environment() -> Environment:
         "json": as_json,
         "iso": lambda at: at.isoformat(timespec="seconds"),
         "marked": marked,
+        "money": money,
         "role": role_of,
     }
     return environment

@@ -1,7 +1,7 @@
 """The page of sums: what the conversations that the form of the list selects have stored, called and cost together.
 
 Sums by scope value, metadata and model come from the rows of a listing. Those of tools, of replaced answers and of
-summaries need the logs. Both are read for a limited time, and the page names what they cover.
+summaries need the logs. Both are read for a limited time, and each table names what it covers. A link reads the rest.
 """
 
 from __future__ import annotations
@@ -24,11 +24,18 @@ from convstore.values.usage import Prices
 _GROUPS = 20
 """Groups of a table."""
 
+_TOOLS = 40
+"""Tools of a table."""
+
 _SECONDS = 3.0
 """Time for the conversations, and again for their logs; at least one page and one log are read."""
 
 _MOST_LOGS = 5_000
 """Logs that are read: those of the newest conversations."""
+
+_LONGEST = 120.0
+_MOST_LOGS_OF_ALL = 100_000
+"""Time and logs of the page that a person asked to read everything."""
 
 
 async def sums_page(
@@ -36,24 +43,31 @@ async def sums_page(
 ) -> Response:
     """Return the sums of the conversations that the form of the list selects."""
     sums = Sums(store.scope_keys, prices)
+    is_whole = "whole" in request.query_params
+    seconds = _LONGEST if is_whole else _SECONDS
+    most_logs = _MOST_LOGS_OF_ALL if is_whole else _MOST_LOGS
     logs = list[ConversationInfo]()
     covered = 0
-    end = time.monotonic() + _SECONDS
+    end = time.monotonic() + seconds
     cursor: str | None = None
     while True:
         page = await select(request, store, permitted, cursor=cursor)
         covered += len(page.covered)
         for row in page.rows:
-            sums.add(row.info)
-        logs += [row.info for row in page.rows[: _MOST_LOGS - len(logs)]]
+            await sums.add_family(store, row.info)
+        logs += [row.info for row in page.rows[: most_logs - len(logs)]]
         cursor = page.next_cursor
         if page.is_last or time.monotonic() >= end:
             break
-    end = time.monotonic() + _SECONDS
+    began = time.monotonic()
+    end = began + seconds
     for info in logs:
         await sums.read(store, info)
         if time.monotonic() >= end:
             break
+    read = sums.logs + sums.unread
+    unread = sums.together.number - read
+    rest = round((time.monotonic() - began) * unread / max(1, read))
     return render(
         "sums.html",
         request,
@@ -62,7 +76,12 @@ async def sums_page(
         headline=page.headline_of(sums.together.number, covered),
         missed=page.missed,
         older="" if page.is_last else cursor,
+        unread=unread,
+        rest_seconds=max(1, rest),
+        is_whole=is_whole,
+        is_ordered=bool(page.query.order),
         sums=sums.document(),
         most=_GROUPS,
+        most_tools=_TOOLS,
         prices=prices,
     )

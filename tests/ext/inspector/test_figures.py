@@ -34,6 +34,7 @@ from convstore.types import PastView, StoredMessage, Variant
 RULE = CompactionRule(max_tokens_before_summary=500, max_summary_tokens=150, keep_last_turns=2)
 POLICIES = (HistoryPolicy(max_tokens=900), HistoryPolicy(max_tokens=2_500, max_turns=6))
 PRICE = (2.5, 10, 0.25, 3)
+USAGE = ("input_tokens", "cache_read_tokens", "cache_write_tokens", "output_tokens")
 ENDS = ("answered", "running", "waiting", "broken")
 PICTURE = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(900)).decode()
 
@@ -57,7 +58,10 @@ class Talk:
             if self.pick.random() < 0.2:
                 await self.chat.compact()
         [*_, last] = [stored async for stored in self.chat.messages()]
-        await self.chat.child(str(last.id), "call").append(rag_turn("What do krill eat?"))
+        *asked, answer = rag_turn("What do krill eat?")
+        billed = {"input_tokens": 2_000, "output_tokens": 7, "total_tokens": 2_007}
+        said = answer.model_copy(update={"usage_metadata": billed})
+        await self.chat.child(str(last.id), "call").append([*asked, said])
         await self._end(end, held)
         return self.chat
 
@@ -180,7 +184,13 @@ def cost_of(billed: list[int]) -> str:
     whole, read, written, out = billed
     numbers = (whole - read - written, out, read, written)
     cost = sum(number * price for number, price in zip(numbers, PRICE, strict=True))
-    return f"{cost / 1e6:,.2f}"
+    return shown_cost(cost / 1e6)
+
+
+def shown_cost(cost: float) -> str:
+    """A cost as pages write it: two decimals, or more for two digits that count."""
+    decimals = next((number for number in range(2, 12) if cost * 10**number >= 10), 2)
+    return f"{cost:,.{decimals}f}"
 
 
 def tools_in(active: list[StoredMessage]) -> dict[str, list[int]]:
@@ -262,32 +272,39 @@ async def test_the_figures_of_the_sums(made: tuple[Conversation, httpx.AsyncClie
     answers = [message for message in stored if isinstance(message.message, AIMessage)]
     billed = [sum(counts) for counts in zip(*map(usage_in, answers), strict=True)]
     failed = sum(has_failed(message.message) for message in active)
+    families = [await chat.info(), *await chat.children()]
+    counts = [info.usage.get("unknown", {}) for info in families]
+    [billed_by_children] = [[count.get(name, 0) for name in USAGE] for count in counts[1:]]
+    billed = [sum(pair) for pair in zip(billed, billed_by_children, strict=True)]
     assert cells["all"] == [
+        cost_of(billed),
+        *(f"{number:,}" for number in billed),
         "1",
         f"{sum(message.turn_id == message.message.id for message in active):,}",
         f"{sum(message.tokens for message in active):,}",
         f"{failed:,}" if failed else "\u2013",
-        *(f"{number:,}" for number in billed),
-        cost_of(billed),
     ]
-    assert cells["unknown"] == ["1", *cells["all"][4:]]
+    assert cells["unknown"] == [*cells["all"][:5], "1"]
     replaced = [message for message in answers if message.is_rewound]
     sums = [sum(usage_in(message)[at] for message in replaced) for at in range(4)]
     [row] = [figures for name, figures in cells.items() if name.startswith("Replaced answers")]
-    assert [figure(text.replace("\u2013", "0")) for text in row[:5]] == [len(replaced), *sums]
-    assert row[5] == (cost_of(sums) if any(sums) else "\u2013")
+    assert [figure(text.replace("\u2013", "0")) for text in row[1:]] == [*sums, len(replaced)]
+    assert row[0] == (cost_of(sums) if any(sums) else "\u2013")
     summaries = await chat.summaries()
     [row] = [figures for name, figures in cells.items() if name.startswith("Summaries,")]
-    assert [figure(text) for text in (row[0], row[1], row[4])] == [
+    assert [figure(text) for text in (row[5], row[1], row[4])] == [
         len(summaries),
         sum(summary.tokens_in for summary in summaries),
         sum(summary.tokens_out for summary in summaries),
     ]
     for name, figures in tools_in(active).items():
         assert [figure(text.replace("\u2013", "0")) for text in cells[name][:5]] == figures
-    children = await chat.children()
-    [row] = [figures for name, figures in cells.items() if name.startswith("Conversations of sub")]
-    assert figure(row[0]) == len(children) == 1
+    [row] = [figures for name, figures in cells.items() if name.startswith("Sub-agents")]
+    assert row == [
+        cost_of(billed_by_children),
+        *(f"{number:,}" for number in billed_by_children),
+        "1",
+    ]
 
 
 async def test_sums_of_what_is_not_known(store: ConversationStore) -> None:
@@ -309,15 +326,15 @@ async def test_sums_of_what_is_not_known(store: ConversationStore) -> None:
     async with httpx.AsyncClient(transport=transport, base_url="http://inspector") as client:
         page = await body(client, "/sums")
     billed = {
-        text_in(name): [text_in(cell) for cell in re.findall(r"<td.*?</td>", row)][-5:]
+        text_in(name): [text_in(cell) for cell in re.findall(r"<td.*?</td>", row)][:5]
         for name, row in re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', page, re.DOTALL)
     }
     cost = "0.17 + 601,000 tokens without a price"
-    assert billed["ada"] == ["1,200,000", "500,000", "0", "2,000", cost]
-    assert billed["bob"] == ["600,000", "0", "0", "1,000", "\u2013"]
+    assert billed["ada"] == [cost, "1,200,000", "500,000", "0", "2,000"]
+    assert billed["bob"] == ["\u2013", "600,000", "0", "0", "1,000"]
     assert billed["eve"] == ["\u2013"] * 5
-    assert billed["priced"][4] == "0.17"
-    assert billed["other"][4] == "\u2013"
+    assert billed["priced"][0] == "0.17"
+    assert billed["other"][0] == "\u2013"
     assert "a model without a price for its cache pays the full one" in page
 
 
