@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from scripted_agents import ScriptedModel, calls, elsewhere, log_of
 
 from convstore import ConversationStore
 from convstore.exceptions import InvalidInputError, TurnClosedError
-from convstore.ext.langchain import ConversationMiddleware, resume_command
+from convstore.ext.langchain import ConversationMiddleware, resume_command, review
 from convstore.testing.fixtures import result_id_of
 
 VERDICTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -377,3 +378,12 @@ async def test_another_answer_is_resumed_without_its_checkpoint(
         assert turn.answer is not None
     texts = [message.message.text for message in await chat.list_messages()]
     assert texts == ["Refund me.", "", "900 euros", "Done."]
+
+
+@pytest.mark.parametrize("scratchpad", [None, object(), SimpleNamespace(resume=())])
+def test_an_unknown_scratchpad_is_left_alone(
+    scratchpad: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A LangGraph that keeps its answers otherwise asks again; the run does not fail."""
+    monkeypatch.setattr(review, "run_config", lambda: ({"__pregel_scratchpad": scratchpad}, {}))
+    review.give_answer({"decisions": [{"type": "approve"}]})

@@ -110,10 +110,12 @@ def give_answer(answer: Any) -> None:
     keeps its answers otherwise, the agent asks again.
     """
     scratchpad = run_config()[0].get("__pregel_scratchpad")
-    if answer is None or scratchpad is None or scratchpad.resume:
+    answers = getattr(scratchpad, "resume", None)
+    resumed_with = getattr(scratchpad, "get_null_resume", None)
+    if answer is None or not isinstance(answers, list) or not callable(resumed_with):
         return
-    if scratchpad.get_null_resume(False) is None:
-        scratchpad.resume.append(answer)
+    if not answers and resumed_with(False) is None:
+        answers.append(answer)
 
 
 def _answer(call: TurnCall) -> dict[str, Any]:
