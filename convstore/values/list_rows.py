@@ -80,6 +80,8 @@ _IN_NEED = frozenset({"waiting", "interrupted", "asked", "cut", "refused"})
 _OUT_OF_ORDER = timedelta(minutes=1)
 _MOST_VALUES = 30
 """Values of a scope key that the form offers."""
+_COVERED_BY_VALUES = 0.25
+"""Share of the conversations that the values of a scope key must have together, or the form does not offer them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,13 +257,16 @@ def in_order(rows: Sequence[ListRow], order: str) -> list[ListRow]:
 def scope_choices(rows: Sequence[ListRow], keys: Sequence[str]) -> list[tuple[str, str]]:
     """Return the scope values that several rows share, as key and id of a conversation that has it, and its text.
 
-    An address names a conversation in place of the value. The most frequent value of a key comes first.
+    An address names a conversation in place of the value. The most frequent value of a key comes first. A key is left
+    out if nearly each conversation has a value of its own.
     """
     choices = list[tuple[str, str]]()
     for key in keys:
         counts = Counter(row.info.scope[key] for row in rows if key in row.info.scope)
         like = {row.info.scope.get(key): row.info.conversation_id for row in rows}
-        for value, number in counts.most_common(_MOST_VALUES):
-            if number > 1:
-                choices.append((f"{key}:{like[value]}", f"{key} = {value} ({number:,})"))
+        common = [(value, n) for value, n in counts.most_common(_MOST_VALUES) if n > 1]
+        if sum(number for _, number in common) < _COVERED_BY_VALUES * len(rows):
+            continue
+        for value, number in common:
+            choices.append((f"{key}:{like[value]}", f"{key} = {value} ({number:,})"))
     return choices

@@ -14,7 +14,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from convstore.ext.inspector.security import WITH_SCRIPT
-from convstore.ext.inspector.text import as_json, finalize, marked, shorten, with_citations
+from convstore.ext.inspector.text import (
+    as_json,
+    finalize,
+    marked,
+    shorten,
+    shorten_at_word,
+    with_citations,
+)
 from convstore.values.plain import age, counted, money, role_of
 
 _MAX_NUMBER = 2**53 - 1
@@ -80,6 +87,7 @@ def _environment() -> Environment:
         "ago": _ago,
         "cited": with_citations,
         "clip": shorten,
+        "clip_words": shorten_at_word,
         "count": counted,
         "date": "{:%d %b %Y, %H:%M:%S} UTC".format,
         "json": as_json,

@@ -109,6 +109,21 @@ def shorten(text: str, limit: int) -> str:
     return text if len(beginning) == len(text) else f"{beginning}…"
 
 
+def shorten_at_word(text: str, limit: int) -> str:
+    """Return a text, or its beginning and an ellipsis; it ends with a word if that takes at least half of the limit.
+
+    >>> shorten_at_word("one two three", 9), shorten_at_word("o " + "x" * 20, 9)
+    ('one two…', 'o xxxxxxx…')
+    """
+    beginning = clip(text, limit)
+    if len(beginning) == len(text):
+        return text
+    before, _, last = beginning.rpartition(" ")
+    is_between = text[len(beginning)].isspace()
+    whole = beginning if is_between or len(last) > limit // 2 else before or beginning
+    return f"{whole.rstrip(' ,;:')}…"
+
+
 def marked(text: str, marks: Callable[[str], list[tuple[int, int]]]) -> list[str]:
     """Return a text in pieces, of which every second one is marked.
 

@@ -19,7 +19,8 @@ from convstore.exceptions import InvalidInputError
 from convstore.ext.inspector import EVERYTHING, inspector
 from convstore.ext.inspector.list_selection import missed_by
 from convstore.integration import host_of
-from convstore.types import SearchResult
+from convstore.types import ConversationInfo, SearchResult
+from convstore.values.list_rows import ConversationEnd, ListRow, scope_choices
 
 ARROWS = " \u2039\u203a"
 NOT_KNOWN = "\u2013"
@@ -299,6 +300,40 @@ async def test_the_way_to_older_ones_in_need_is_there_whatever_is_newest(
     monkeypatch.undo()
     await store.conversation(user_id="ada", thread_id="old").append(AIMessage("Yes."))
     assert buttons(await listed(browse)) == ["needs attention 0"]
+
+
+def test_a_key_with_a_value_for_nearly_each_conversation_is_no_filter() -> None:
+    """Hundreds of threads that two conversations share hid the users in the menu."""
+    rows = [
+        ListRow(
+            ConversationInfo(
+                scope={"user_id": f"u{number % 5}", "thread_id": f"t{number // 2}"},
+                conversation_id=f"{number:024}",
+            ),
+            ConversationEnd(),
+        )
+        for number in range(300)
+    ]
+    labels = [label for _, label in scope_choices(rows, ["user_id", "thread_id"])]
+    assert labels == [f"user_id = u{number} (60)" for number in range(5)]
+    few = scope_choices(rows[:4], ["thread_id"])
+    assert [label for _, label in few] == ["thread_id = t0 (2)", "thread_id = t1 (2)"]
+
+
+async def test_a_question_that_names_a_conversation_ends_with_a_word(
+    store: ConversationStore, browse: Browse
+) -> None:
+    """The pages took up to 160 characters of it; a title without spaces is cut as before."""
+    question = (
+        "Why does the shop refuse each second card of our customers, and since when does it do so?"
+    )
+    chat = store.conversation(user_id="ada", thread_id="long")
+    await chat.append(HumanMessage(question))
+    body = await listed(browse)
+    assert questions(body) == [
+        "Why does the shop refuse each second card of our customers, and since when does…"
+    ]
+    assert f'title="{question}"' in body
 
 
 async def test_a_search_names_what_it_did_not_search_and_offers_to_search_again(
