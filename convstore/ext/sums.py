@@ -99,6 +99,14 @@ def billed_for(conversations: Iterable[ConversationInfo]) -> dict[str, Usage]:
     return billed
 
 
+def bill_for(name: str, conversations: Iterable[ConversationInfo], prices: Prices) -> GroupSum:
+    """Return a group with the tokens of conversations, and what they cost."""
+    group = GroupSum(name)
+    for model, usage in billed_for(conversations).items():
+        group.add_billed(usage, prices.get(model))
+    return group
+
+
 @dataclass(slots=True)
 class ToolSum:
     """The calls of one tool and its results: how often each size occurs, and how many were read again."""

@@ -180,10 +180,10 @@ def columns_of(row: ListRow, scope_keys: Sequence[str]) -> dict[str, Any]:
         "tokens_stored": info.tokens,
         "last_call_tokens": call.tokens if call else None,
         "last_call_budget": call.max_tokens if call else None,
-        "billed_in": billed[0],
+        "billed_input": billed[0],
         "billed_from_cache": billed[3],
         "billed_to_cache": billed[4],
-        "billed_out": billed[1],
+        "billed_output": billed[1],
         "failed": info.failed or None,
         "updated_at": info.updated_at.isoformat() if info.updated_at else None,
     }

@@ -90,7 +90,7 @@ def inspector(
             None to refuse the request, or `EVERYTHING` for a person who may see all conversations.
         policy: Policy of the views. By default a view with a stamp has that one's policy, and any other the policy of
             the conversation's newest stamp, which the application loads; without one, the store's.
-        prices: What a million tokens cost by model, for the page of sums, such as ``{"my-model": (2.5, 10, 0.25, 3)}``:
+        prices: What a million tokens cost by model, such as ``{"my-model": (2.5, 10, 0.25, 3)}``:
             in, out, and input that a prompt cache read and wrote. Without the last ones, this is input like any other.
             Without prices the page has no costs.
 
@@ -104,14 +104,15 @@ def inspector(
             "pass authorize=, a function from the request to the scope values that it may see; "
             "without it anybody who reaches the address could read every conversation"
         )
-    site = _Site(store, authorize, check_policy(policy))
+    known = check_prices(prices)
+    site = _Site(store, authorize, check_policy(policy), known)
     pages: dict[str, _Page] = {**_PAGES, "/overview": partial(overview_page, OverviewCache())}
     app = Starlette(
         routes=[
             Route("/", site.listing(listing_page)),
-            Route("/list.csv", site.listing(list_as_csv)),
-            Route("/list.json", site.listing(list_as_json)),
-            Route("/sums", site.listing(partial(sums_page, check_prices(prices)))),
+            Route("/list.csv", site.listing(partial(list_as_csv, known))),
+            Route("/list.json", site.listing(partial(list_as_json, known))),
+            Route("/sums", site.listing(partial(sums_page, known))),
             Route("/search", site.listing(search_all_page)),
             Route("/static/{name}", site.static),
             *(
@@ -128,11 +129,16 @@ def inspector(
 
 class _Site:
     def __init__(
-        self, store: ConversationStore, authorize: Authorize, policy: HistoryPolicy | None
+        self,
+        store: ConversationStore,
+        authorize: Authorize,
+        policy: HistoryPolicy | None,
+        prices: Prices,
     ) -> None:
         self._store = store
         self._authorize = authorize
         self._policy = policy
+        self._prices = prices
 
     def listing(self, page: _Listing) -> Callable[[Request], Awaitable[Response]]:
         """Return the handler of a page about the conversations that the request may see."""
@@ -161,6 +167,7 @@ class _Site:
             if chat is None:
                 raise HTTPException(404)
             request.state.policy = self._policy
+            request.state.prices = self._prices
             request.state.chat = chat
             return await page(request, chat)
 

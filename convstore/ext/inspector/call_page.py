@@ -27,6 +27,7 @@ from convstore.ext.inspector.rendering import number_in, render, what_if_in
 from convstore.ext.inspector.strip import strip_of
 from convstore.ext.inspector.text import as_json
 from convstore.ext.model_calls import AROUND, UNEXPECTED, Calls, same_beginning
+from convstore.ext.sums import GroupSum, bill_for, billed_for
 from convstore.integration import host_of
 from convstore.messages.usage import usage_in
 from convstore.transfer.openai_lines import openai_message
@@ -35,6 +36,7 @@ from convstore.values.explanations import MATCHES
 from convstore.values.list_rows import ConversationEnd
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import PROMPT_CHANGED, ViewStamp, changed_options
+from convstore.values.usage import Prices
 
 
 async def moment_of(request: Request, chat: Conversation) -> StoredMessage | None:
@@ -175,6 +177,7 @@ async def render_call(
 ) -> Response:
     """Return the page of a tab, with the header that all tabs share; `before` may be the view of the call before."""
     info = await titled_info(chat)
+    children = [member async for member in with_children(chat.store, info)][1:]
     history = view.history
     moment = calls.moment
     is_what_if = bool(what_if_in(request))
@@ -192,11 +195,13 @@ async def render_call(
         tab_path="" if tab == "conversation" else f"/{tab}",
         info=info,
         metadata=as_json(info.metadata),
-        children=[member async for member in with_children(chat.store, info)][1:],
+        children=children,
+        usage=_usage_of(request.state.prices, info, children),
         calls=calls,
         strip=strip_of(calls, view, upcoming),
         cut=cut,
         billed=usage_in(moment.message) if moment else None,
+        prices=request.state.prices,
         is_expected=cut not in UNEXPECTED,
         held=_held_tokens(before, view, cut),
         is_known=_is_known(before, view),
@@ -208,6 +213,21 @@ async def render_call(
         saved=max(0, full - history.tokens) * 100 // max(1, full),
         **more,
     )
+
+
+def _usage_of(
+    prices: Prices, info: ConversationInfo, children: Sequence[ConversationInfo]
+) -> list[dict[str, Any]]:
+    """Return what was billed for a conversation by model, in all, and for its sub-agents among it."""
+    family = [info, *children]
+    rows = list[GroupSum]()
+    for name, usage in billed_for(family).items():
+        rows.append(GroupSum(name))
+        rows[-1].add_billed(usage, prices.get(name))
+    if len(rows) > 1:
+        rows.append(bill_for("all", family, prices))
+    rows.append(bill_for("sub-agents, of all", children, prices))
+    return [group.document() for group in rows if any(group.usage)]
 
 
 def _has_own_policy(moment: StoredMessage | None, *, is_what_if: bool) -> bool:

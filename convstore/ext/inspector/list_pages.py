@@ -6,7 +6,7 @@ import asyncio
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,7 +26,9 @@ from convstore.ext.inspector.list_selection import (
     words_in,
 )
 from convstore.ext.inspector.rendering import number_in, render
+from convstore.ext.sums import bill_for
 from convstore.integration import host_of, marks_of
+from convstore.types import ConversationInfo
 from convstore.values.list_rows import (
     ORDERS,
     TIMES,
@@ -37,6 +39,7 @@ from convstore.values.list_rows import (
     scope_choices,
 )
 from convstore.values.reports import ConversationHits, SearchResult
+from convstore.values.usage import Prices
 
 _PAGE = 50
 _CHILDREN = 5
@@ -80,36 +83,42 @@ def address_of(request: Request, **changes: Any) -> str:
 
 
 async def list_as_json(
-    request: Request, store: ConversationStore, permitted: Mapping[str, str]
+    prices: Prices, request: Request, store: ConversationStore, permitted: Mapping[str, str]
 ) -> Response:
     """Return the rows that the form selects, as a JSON list of objects with the columns of the list."""
-    return await _exported(request, store, permitted, "json", _as_json)
+    return await _exported(prices, request, store, permitted, "json")
 
 
 async def list_as_csv(
-    request: Request, store: ConversationStore, permitted: Mapping[str, str]
+    prices: Prices, request: Request, store: ConversationStore, permitted: Mapping[str, str]
 ) -> Response:
     """Return the rows that the form selects as CSV, with the columns of the list."""
-    return await _exported(request, store, permitted, "csv", _as_csv)
+    return await _exported(prices, request, store, permitted, "csv")
 
 
 async def _exported(
+    prices: Prices,
     request: Request,
     store: ConversationStore,
     permitted: Mapping[str, str],
     form: str,
-    written: Callable[[list[dict[str, Any]]], str],
 ) -> Response:
-    """Return the rows that the form selects as a file to download."""
+    """Return the rows that the form selects as a file to download, with the cost of each without its sub-agents."""
     found = await select(request, store, permitted)
     named = await host_of(store).titled([row.info for row in found.rows])
     rows = [
-        columns_of(replace(row, info=info), store.scope_keys)
+        columns_of(replace(row, info=info), store.scope_keys) | _cost_columns(info, prices)
         for row, info in zip(found.rows, named, strict=True)
     ]
     headers = {"Content-Disposition": f'attachment; filename="conversations.{form}"'}
+    written = _as_json(rows) if form == "json" else _as_csv(rows)
     kinds = {"json": "application/json", "csv": "text/csv; charset=utf-8"}
-    return Response(written(rows), media_type=kinds[form], headers=headers)
+    return Response(written, media_type=kinds[form], headers=headers)
+
+
+def _cost_columns(info: ConversationInfo, prices: Prices) -> dict[str, Any]:
+    bill = bill_for("", [info], prices).document()
+    return {name: bill[name] for name in ("cost", "tokens_without_price")} if prices else {}
 
 
 def _as_json(rows: list[dict[str, Any]]) -> str:

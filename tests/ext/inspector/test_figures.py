@@ -325,6 +325,8 @@ async def test_sums_of_what_is_not_known(store: ConversationStore) -> None:
     transport = httpx.ASGITransport(pages)
     async with httpx.AsyncClient(transport=transport, base_url="http://inspector") as client:
         page = await body(client, "/sums")
+        exported = (await client.get("/list.json")).json()
+        assert (await client.get("/list.csv")).text.count("0.17") == 1
     billed = {
         text_in(name): [text_in(cell) for cell in re.findall(r"<td.*?</td>", row)][:5]
         for name, row in re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', page, re.DOTALL)
@@ -333,6 +335,9 @@ async def test_sums_of_what_is_not_known(store: ConversationStore) -> None:
     assert billed["ada"] == [cost, "1,200,000", "500,000", "0", "2,000"]
     assert billed["bob"] == ["\u2013", "600,000", "0", "0", "1,000"]
     assert billed["eve"] == ["\u2013"] * 5
+    costs = [(row["user_id"], row["cost"], row["tokens_without_price"]) for row in exported]
+    assert ("bob", None, 601_000) in costs
+    assert ("ada", pytest.approx(0.17), 601_000) in costs
     assert billed["priced"][0] == "0.17"
     assert billed["other"][0] == "\u2013"
     assert "a model without a price for its cache pays the full one" in page
@@ -401,6 +406,7 @@ async def test_the_figures_of_every_call(made: tuple[Conversation, httpx.AsyncCl
         sizes = sizes_in(view, chat)
         page = await body(client, here + at)
         check_head(page, view, sizes, call)
+        await check_about(page, chat, stored)
         check_strip(page, view, stored, call)
         check_rows(page, view, sizes, stored)
         check_sent(await body(client, f"{here}/sent{at}"), sizes)
@@ -423,9 +429,30 @@ def check_head(page: str, view: PastView, sizes: list[int], call: StoredMessage 
     assert ("billed" in text) == bool(usage)
     if usage:
         cached = usage["input_token_details"]["cache_read"]
+        written = usage["input_token_details"]["cache_creation"]
         share = f", {cached:,} from the cache" if cached else ""
+        share += f", {written:,} to the cache" if written else ""
         shown = re.sub(r" (?=,|;)", "", text)
-        assert f"{usage['input_tokens']:,} billed{share}; {usage['output_tokens']} written" in shown
+        words = f"billed: {usage['input_tokens']:,} input{share}; {usage['output_tokens']} output"
+        assert words in shown
+
+
+async def check_about(page: str, chat: Conversation, stored: list[StoredMessage]) -> None:
+    """What the conversation and its sub-agent were billed, the share of that one, and the costs."""
+    [table] = re.findall(r"Usage by model</caption>.*?</table>", page, re.DOTALL)
+    [child] = await chat.children()
+    counts = child.usage["unknown"]
+    of_child = [counts.get(name, 0) for name in USAGE]
+    own = [sum(numbers) for numbers in zip(*map(usage_in, stored), strict=True)]
+    billed = [sum(pair) for pair in zip(own, of_child, strict=True)]
+    cells = {
+        text_in(name): [text_in(cell) for cell in re.findall(r"<td.*?</td>", row)]
+        for name, row in re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', table, re.DOTALL)
+    }
+    assert cells == {
+        "unknown": [cost_of(billed), *(f"{number:,}" for number in billed)],
+        "sub-agents, of all": [cost_of(of_child), *(f"{number:,}" for number in of_child)],
+    }
 
 
 def check_strip(

@@ -227,7 +227,7 @@ async def test_sums_and_exports_are_of_what_the_form_selects(
     exported = (await client.get("/list.json", params={"order": "billed"})).json()
     assert len(exported) == 8
     assert exported[0]["first_question"] == "=1+1"
-    assert (exported[0]["billed_in"], exported[0]["state"]) == (900, "")
+    assert (exported[0]["billed_input"], exported[0]["state"]) == (900, "")
     table = list(csv.reader((await client.get("/list.csv?show=waiting")).text.splitlines()))
     assert table[0] == list(exported[0])
     [waits] = [dict(zip(table[0], row, strict=True)) for row in table[1:]]
