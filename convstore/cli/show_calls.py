@@ -17,7 +17,9 @@ from convstore.values.plain import counted
 if TYPE_CHECKING:
     from convstore import Conversation, StoredMessage
     from convstore.ext.model_calls import Calls
+    from convstore.types import PastView
     from convstore.values.list_rows import ListRow
+    from convstore.values.stamps import ViewStamp
 
 _MOST_MESSAGES = 1_000
 
@@ -35,7 +37,8 @@ async def calls_answer(chat: Conversation, *, limit: int, before: int | None) ->
         view = await chat.view_at(None, policy=await chat.last_policy())
         calls.next_stamp = view.stamp
         shown.append(None)
-    rows = [await _with_held(chat, calls, call) for call in shown]
+    views = _Views(chat)
+    rows = [await _with_held(views, calls, call) for call in shown]
     conversation = await row_of(chat)
 
     def document() -> dict[str, Any]:
@@ -55,6 +58,7 @@ class _Call(NamedTuple):
         cache: "held", "broken", "first call", or "not known".
         cause: What broke it.
         held: If it broke, the size of what held; None if that is not known.
+        is_rewound: True if its answer was rewound or replaced since.
     """
 
     ordinal: int | None
@@ -62,6 +66,7 @@ class _Call(NamedTuple):
     cache: str
     cause: str
     held: int | None = None
+    is_rewound: bool = False
 
     @classmethod
     def of(cls, calls: Calls, call: StoredMessage | None) -> _Call:
@@ -70,38 +75,57 @@ class _Call(NamedTuple):
         earlier = calls.before(call)
         cause = calls.cut_by(call)
         cache = "broken" if cause else "held"
-        has_beginning = not calls.near or calls.near[0].ordinal == 1
-        if earlier is None and has_beginning:
+        if earlier is None and calls.has_beginning:
             cache = "first call"
         elif stamp is None or earlier is None or earlier.stamp is None:
             cache = "not known"
-        return cls(call.ordinal if call else None, stamp.tokens if stamp else None, cache, cause)
+        tokens = stamp.tokens if stamp else None
+        if call is None:
+            return cls(None, tokens, cache, cause)
+        return cls(call.ordinal, tokens, cache, cause, is_rewound=call.is_rewound)
 
 
-async def _with_held(chat: Conversation, calls: Calls, call: StoredMessage | None) -> _Call:
-    """Return a call, and if its cache broke, with how much held; a view that begins with the one before held whole."""
-    from convstore.ext.model_calls import same_beginning  # noqa: PLC0415 - loads langchain
+class _Views:
+    """Loads the views of calls in order; the last two are kept, as each is compared with the one before."""
+
+    def __init__(self, chat: Conversation) -> None:
+        self._chat = chat
+        self._kept: dict[str, PastView] = {}
+        self.counter = chat.store.token_counter
+
+    async def load(self, stamp: ViewStamp) -> PastView:
+        """Return the view of a stamp; InvalidInputError if its policy is one of another version."""
+        key = f"{stamp.entry}/{stamp.digest}/{stamp.policy}"
+        view = self._kept.pop(key, None) or await self._chat.view_at(stamp)
+        self._kept[key] = view
+        if len(self._kept) > 2:
+            del self._kept[next(iter(self._kept))]
+        return view
+
+
+async def _with_held(views: _Views, calls: Calls, call: StoredMessage | None) -> _Call:
+    """Return a call, and if its cache broke by the views, with how much held."""
+    from convstore.ext.model_calls import kept_between  # noqa: PLC0415 - loads langchain
     from convstore.messages.tokens import count  # noqa: PLC0415 - as above
     from convstore.values.stamps import PROMPT_CHANGED  # noqa: PLC0415 - loads pydantic
 
     row = _Call.of(calls, call)
     stamp = calls.stamp_of(call)
     earlier = calls.before(call)
-    if not row.cause or row.cause == PROMPT_CHANGED or not (stamp and earlier and earlier.stamp):
+    if row.cause == PROMPT_CHANGED or not (stamp and earlier and earlier.stamp):
         return row
     try:
-        before = await chat.view_at(earlier.stamp)
-        after = await chat.view_at(stamp)
+        before = await views.load(earlier.stamp)
+        after = await views.load(stamp)
     except InvalidInputError:  # a policy of another version
         return row
     if "differs" in (before.match, after.match):
         return row
-    same = same_beginning(before, after)
-    if same == len(before.messages):
+    kept = kept_between(before, after, row.cause)
+    if not kept.cause:
         return row._replace(cache="held", cause="")
-    counter = chat.store.token_counter
-    held = sum(count(counter, message) for message in after.messages[:same])
-    return row._replace(held=held)
+    held = sum(count(views.counter, message) for message in after.messages[: kept.messages])
+    return row._replace(cache="broken", cause=kept.cause, held=held)
 
 
 def _print_calls(console: Console, *, conversation: ListRow, rows: Sequence[_Call]) -> None:
@@ -111,7 +135,10 @@ def _print_calls(console: Console, *, conversation: ListRow, rows: Sequence[_Cal
         name = f"for message {row.ordinal:,}" if row.ordinal else "the next one"
         size = "-" if row.tokens is None else f"{row.tokens:,}"
         held = "" if row.held is None else f"{row.held:,}"
-        table.add_row(name, size, held, f"{row.cache}: {row.cause}" if row.cause else row.cache)
+        cache = f"{row.cache}: {row.cause}" if row.cause else row.cache
+        if row.is_rewound:
+            cache = f"rewound or replaced since; {cache}"
+        table.add_row(name, size, held, cache)
     console.print(table)
 
 

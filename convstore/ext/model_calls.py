@@ -8,12 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import NamedTuple, Protocol, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage
 
+from convstore import Conversation
+from convstore.exceptions import InvalidInputError
+from convstore.messages.provenance import kind_of
 from convstore.messages.tool_calls import calls_of
 from convstore.types import PastView, StoredMessage
-from convstore.values.stamps import PROMPT_CHANGED, ViewStamp, break_between
+from convstore.values.stamps import (
+    MESSAGES_CHANGED,
+    PROMPT_CHANGED,
+    TURNS_LEFT_OUT,
+    ViewStamp,
+    break_between,
+)
 
 AROUND = 120
 """Messages among which calls are looked for, half of them after the moment."""
@@ -48,10 +58,16 @@ class Calls:
         self.moment = moment
         self.all = [call for call in near if call.message.type == "ai"]
         self.next_stamp: ViewStamp | None = None
+        self._causes: dict[int, str] = {}
 
     def stamp_of(self, call: StoredMessage | None) -> ViewStamp | None:
         """Return the stamp of a call; None stands for the next one."""
         return call.stamp if call else self.next_stamp
+
+    @property
+    def has_beginning(self) -> bool:
+        """True if the beginning of the log is near."""
+        return not self.near or self.near[0].ordinal == 1
 
     @property
     def has_end(self) -> bool:
@@ -84,34 +100,29 @@ class Calls:
         return self.near[-1].ordinal + 1 if self.near else 0
 
     def before(self, call: StoredMessage | None) -> StoredMessage | None:
-        """Return the call before one, of which a prompt cache may have the beginning; None stands for the next.
-
-        Of the last call and the last one that is not rewound, it is the one with which the prompt begins whole. Calls
-        without a stamp count only if there is none with one.
-        """
-        before = self._all_before(call)
-        stamped = list[StoredMessage]()
-        if call is None or call.stamp:
-            stamped = [message for message in before if message.stamp]
-        stamp = self.stamp_of(call)
-        if stamp and stamped and not break_between(stamped[0].stamp, stamp):
-            return stamped[0]
-        return _first_active(stamped or before)
-
-    def _all_before(self, call: StoredMessage | None) -> list[StoredMessage]:
-        """Return the calls before one, newest first."""
+        """Return the call before one in time, rewound since or not; None stands for the next call."""
         end = self.end if call is None else call.ordinal
-        return [message for message in reversed(self.all) if message.ordinal < end]
+        earlier = [message for message in reversed(self.all) if message.ordinal < end]
+        return call_before(earlier, self.stamp_of(call))
 
     def cut_by(self, call: StoredMessage | None) -> str:
-        """Return what broke the prompt cache of a call, in a word or two; "" if nothing did.
+        """Return what broke the prompt cache of a call by the stamps, in a word or two; "" if nothing did.
 
-        None stands for the next call.
+        None stands for the next call. `kept_between` compares the views, too.
         """
+        if call and call.ordinal in self._causes:
+            return self._causes[call.ordinal]
         before = self.before(call)
         if not before:
             return ""
         return break_between(before.stamp, self.stamp_of(call))
+
+    async def compare_views(self, chat: Conversation) -> None:
+        """Compare the views of calls with a rewind before them, of which stamps know less."""
+        for call in self.all:
+            before = self.before(call)
+            if before and may_follow_rewind(before, call):
+                self._causes[call.ordinal] = await cause_by_views(chat, before, call)
 
     @property
     def is_answered(self) -> bool:
@@ -122,16 +133,20 @@ class Calls:
         return not calls_of(newest.message)
 
     def has_ended(self, ordinal: int) -> bool:
-        """Return True if the turn of an ordinal had ended before the call of the page."""
+        """Return True if the turn of an ordinal had ended before the call of the page, rewound since or not."""
         if self.moment is None and self.is_answered:
             return True
-        end = self.moment.ordinal if self.moment else self.end
-        between = (
-            stored
-            for stored in self.near
-            if ordinal < stored.ordinal < end and not stored.is_rewound
-        )
-        return any(stored.turn_id == stored.message.id for stored in between)
+        turns = {stored.ordinal: stored.turn_id for stored in self.near}
+        return turns.get(ordinal, "") != self._current_turn
+
+    @property
+    def _current_turn(self) -> str:
+        """The turn of the call of the page."""
+        if self.moment:
+            return self.moment.turn_id
+        active = (stored for stored in reversed(self.near) if not stored.is_rewound)
+        newest = next(active, None)
+        return newest.turn_id if newest else ""
 
     def cuts(self) -> list[tuple[int, str]]:
         """Return the calls near the moment that broke a prompt cache, by their ordinals, and what did it."""
@@ -157,6 +172,94 @@ class Calls:
         return found
 
 
+class Kept(NamedTuple):
+    """How much of a view a prompt cache can have from the call before.
+
+    Attributes:
+        messages: Number of equal messages with which both views begin.
+        cause: What broke the cache, in a few words; "" if it held.
+    """
+
+    messages: int
+    cause: str
+
+
+class HasStamp(Protocol):
+    """A call with or without a stamp."""
+
+    @property
+    def stamp(self) -> ViewStamp | None:
+        """What the model got."""
+        ...
+
+    @property
+    def is_rewound(self) -> bool:
+        """True if its answer was rewound or replaced since."""
+        ...
+
+
+CallT = TypeVar("CallT", bound=HasStamp)
+
+
+def may_follow_rewind(before: HasStamp, call: HasStamp) -> bool:
+    """Return True if a rewind, or another answer, may lie between two calls, as only the views tell."""
+    if not (before.is_rewound and before.stamp and call.stamp):
+        return False
+    return not call.is_rewound or call.stamp.marks.start > before.stamp.ordinal
+
+
+async def cause_by_views(chat: Conversation, before: HasStamp, call: HasStamp) -> str:
+    """Return what broke the prompt cache between two calls by their views; by the stamps if they cannot be built."""
+    cut_by = break_between(before.stamp, call.stamp)
+    if before.stamp is None or call.stamp is None:
+        return cut_by
+    try:
+        earlier = await chat.view_at(before.stamp)
+        later = await chat.view_at(call.stamp)
+    except InvalidInputError:  # a policy of another version
+        return cut_by
+    return kept_between(earlier, later, cut_by).cause
+
+
+def call_before(earlier: Iterable[CallT], stamp: ViewStamp | None) -> CallT | None:
+    """Return the call with which one is compared, from those before it, newest first; None for the first call.
+
+    It is the last one in time. Later rewinds and other answers do not change it, as they did not exist yet. Before a
+    call with a stamp, those without one count only if there is none with one.
+    """
+    last: CallT | None = None
+    for call in earlier:
+        if call.stamp or stamp is None:
+            return call
+        last = last or call
+    return last
+
+
+def kept_between(before: PastView, after: PastView, cut_by: str) -> Kept:
+    """Return how much of the view of a call the cache has from the one before, and what broke it.
+
+    `cut_by` is what the stamps name, which know less than the views: the views decide if they can be built as they
+    were. The cache held if all that follows the common beginning is new, as after a rewind.
+    """
+    same = same_beginning(before, after)
+    is_known = "differs" not in (before.match, after.match)
+    if cut_by == PROMPT_CHANGED:
+        return Kept(0, cut_by)
+    if is_known and same == len(before.messages):
+        return Kept(same, "")
+    was_rewound = cut_by == TURNS_LEFT_OUT and not after.report.left_out_turns
+    if not is_known or (cut_by and not was_rewound):
+        return Kept(same, cut_by)
+    return Kept(same, "" if _is_new_from(same, before, after) else MESSAGES_CHANGED)
+
+
+def _is_new_from(index: int, before: PastView, after: PastView) -> bool:
+    """Return True if the messages of a view from an index on are none of the view before."""
+    known = {message.id for message in before.messages}
+    rest = after.messages[index:]
+    return all(message.id not in known and not kind_of(message) for message in rest)
+
+
 def same_beginning(before: PastView, after: PastView) -> int:
     """Return the number of equal messages with which both views begin, which a prompt cache can reuse."""
     return alike(map(form_of, before.messages), map(form_of, after.messages))
@@ -177,8 +280,3 @@ def form_of(message: BaseMessage) -> tuple[str, str | None, str]:
 def is_answer(message: BaseMessage) -> bool:
     """Return True for a model's message without calls."""
     return message.type == "ai" and not calls_of(message)
-
-
-def _first_active(messages: Iterable[StoredMessage]) -> StoredMessage | None:
-    """Return the first message that is not rewound."""
-    return next((message for message in messages if not message.is_rewound), None)

@@ -29,6 +29,10 @@ _MAX_CHARACTERS = 4_000
 
 PROMPT_CHANGED = "prompt or tools changed"
 """Cause of a lost prompt cache that no view shows: the system prompt, or the tools, are others."""
+MESSAGES_CHANGED = "earlier messages changed"
+"""Cause of a lost prompt cache that no stamp shows: messages of the view before have another form."""
+TURNS_LEFT_OUT = "turns left out"
+"""Cause of a lost prompt cache: the view begins later than the one before."""
 TURN_ENDED = "turn ended"
 """Cause of a lost prompt cache: the results of a turn became stubs as it ended."""
 
@@ -161,13 +165,14 @@ def break_between(before: ViewStamp | None, after: ViewStamp | None) -> str:
     new = after.marks
     has_moved = old.short_through != new.short_through  # perhaps over turns without a long text
     prompts = {before.beside.digest, after.beside.digest}
-    has_new_stubs = old.stubs_through != new.stubs_through or after.parts.stub > before.parts.stub
+    has_new_stubs = _has_new_stubs(before, after)
     causes = {
         PROMPT_CHANGED: len(prompts) == 2 and "" not in prompts,
         "summary made": before.summary != after.summary != "",
         "summary set aside": before.summary != after.summary,
         "another policy": before.policy != after.policy,
-        "turns left out": _has_left_turns_out(before, after),
+        TURNS_LEFT_OUT: _has_left_turns_out(before, after),
+        "earlier turns shown again": 0 < new.start < old.start,
         "older steps left out": after.left_out_steps > before.left_out_steps,
         "texts shortened": has_moved and after.shortened > before.shortened,
         TURN_ENDED: has_new_stubs and after.parts.turn > before.parts.turn,
@@ -181,11 +186,20 @@ def has_new_summary(before: ViewStamp | None, after: ViewStamp | None) -> bool:
     return bool(before and after and after.summary and after.summary != before.summary)
 
 
+def _has_new_stubs(before: ViewStamp, after: ViewStamp) -> bool:
+    """Return True if results became stubs; after a rewind the mark of stubs may go back, and none did."""
+    old = before.marks.stubs_through
+    new = after.marks.stubs_through
+    if new < old and after.parts.turn > before.parts.turn:
+        return True
+    return new > old or after.parts.stub > before.parts.stub
+
+
 def _has_left_turns_out(before: ViewStamp, after: ViewStamp) -> bool:
     """Return True if a view begins later than the one before, which may have been loaded from an empty log."""
     if before.marks.start == 0:
         return after.marks.start > before.messages
-    return before.marks.start != after.marks.start
+    return before.marks.start < after.marks.start
 
 
 class ViewReason(BaseModel):

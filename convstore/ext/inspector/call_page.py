@@ -26,7 +26,7 @@ from convstore.ext.inspector.comparison import PARTS, View
 from convstore.ext.inspector.rendering import number_in, render, what_if_in
 from convstore.ext.inspector.strip import strip_of
 from convstore.ext.inspector.text import as_json
-from convstore.ext.model_calls import AROUND, UNEXPECTED, Calls, same_beginning
+from convstore.ext.model_calls import AROUND, UNEXPECTED, Calls, Kept, kept_between
 from convstore.ext.sums import GroupSum, bill_for, billed_for
 from convstore.integration import host_of
 from convstore.messages.usage import usage_in
@@ -35,7 +35,7 @@ from convstore.types import ConversationInfo, PastView, StoredMessage
 from convstore.values.explanations import MATCHES
 from convstore.values.list_rows import ConversationEnd
 from convstore.values.policy import HistoryPolicy
-from convstore.values.stamps import PROMPT_CHANGED, ViewStamp, changed_options
+from convstore.values.stamps import ViewStamp, changed_options
 from convstore.values.usage import Prices
 
 
@@ -57,7 +57,9 @@ async def calls_of(request: Request, chat: Conversation) -> Calls:
     moment = next((message for message in near if message.ordinal == at), None)
     if at is not None and moment is None:
         raise HTTPException(404)
-    return Calls(near, moment)
+    calls = Calls(near, moment)
+    await calls.compare_views(chat)
+    return calls
 
 
 async def load_call(
@@ -184,7 +186,8 @@ async def render_call(
     policy = None if _has_own_policy(moment, is_what_if=is_what_if) else view.policy
     full = history.report.tokens_before or info.tokens
     upcoming = await _upcoming(request, chat, calls, view)
-    before, cut = await _compared(request, chat, calls, view, before)
+    before, kept = await _compared(request, chat, calls, view, before)
+    cut = "" if is_what_if else kept.cause
     return render(
         f"{tab}.html",
         request,
@@ -198,12 +201,12 @@ async def render_call(
         children=children,
         usage=_usage_of(request.state.prices, info, children),
         calls=calls,
-        strip=strip_of(calls, view, upcoming),
+        strip=strip_of(calls, view, upcoming, cut),
         cut=cut,
         billed=usage_in(moment.message) if moment else None,
         prices=request.state.prices,
         is_expected=cut not in UNEXPECTED,
-        held=_held_tokens(before, view, cut),
+        held=sum(view.sizes[: kept.messages]),
         is_known=_is_known(before, view),
         before=before,
         view=view,
@@ -237,24 +240,20 @@ def _has_own_policy(moment: StoredMessage | None, *, is_what_if: bool) -> bool:
 
 async def _compared(
     request: Request, chat: Conversation, calls: Calls, view: View, before: View | None
-) -> tuple[View | None, str]:
-    """Return the view of the call before, if it is given or something broke the cache since, and what did that.
+) -> tuple[View | None, Kept]:
+    """Return the view of the call before, and how much of it a cache has.
 
-    Nothing did under another policy, or if this version does not know the policy of the call before.
+    The stamps alone tell if this version does not know the policy of the call before; without stamps nothing does.
     """
     cut = "" if what_if_in(request) else calls.cut_by(calls.moment)
-    if before is None and cut:
+    earlier = calls.before(calls.moment)
+    has_stamps = earlier and earlier.stamp and calls.stamp_of(calls.moment)
+    if before is None and has_stamps:
         with suppress(InvalidInputError):
-            before = await load_view(request, chat, calls.before(calls.moment), before=1)
-    if before and _has_held(before, view) and cut != PROMPT_CHANGED:
-        return before, ""
-    return before, cut
-
-
-def _has_held(before: View, view: View) -> bool:
-    """Return True if a view begins with the whole one before; stamps say less, if one between them is missing."""
-    is_kept = same_beginning(before.history, view.history) == len(before.history.messages)
-    return is_kept and _is_known(before, view)
+            before = await load_view(request, chat, earlier, before=1)
+    if before is None:
+        return None, Kept(0, cut)
+    return before, kept_between(before.history, view.history, cut)
 
 
 async def _upcoming(request: Request, chat: Conversation, calls: Calls, view: View) -> View | None:
@@ -266,13 +265,6 @@ async def _upcoming(request: Request, chat: Conversation, calls: Calls, view: Vi
     upcoming = await load_view(request, chat, before=1, near=calls.near)
     _note_next(request, calls, upcoming)
     return upcoming
-
-
-def _held_tokens(before: View | None, view: View, cut: str) -> int:
-    """Return the tokens with which a view and the one before begin alike; 0 if no prompt cache is cut."""
-    if before is None or cut in ("", PROMPT_CHANGED):
-        return 0
-    return sum(view.sizes[: same_beginning(before.history, view.history)])
 
 
 def _is_known(before: View | None, view: View) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from markdown_it.common.utils import escapeHtml
 from starlette.exceptions import HTTPException
@@ -15,11 +15,11 @@ from convstore import Conversation
 from convstore.ext.inspector.call_page import calls_of, load_call, load_view, render_call
 from convstore.ext.inspector.changes import changes_between
 from convstore.ext.inspector.comparison import SHOWN, View
-from convstore.ext.inspector.rendering import number_in
+from convstore.ext.inspector.rendering import number_in, what_if_in
 from convstore.ext.inspector.text import clip, sent_text
 from convstore.ext.sums import by_tool, names_of_results, read_back_in
 from convstore.types import StoredMessage
-from convstore.values.stamps import PROMPT_CHANGED, RequestParts
+from convstore.values.stamps import RequestParts
 
 _SENT_BYTES = 50_000
 _MESSAGE_BYTES = 12_000
@@ -99,11 +99,8 @@ async def changes_page(request: Request, chat: Conversation) -> Response:
     compared = calls.before(calls.moment)
     before = await load_view(request, chat, compared) if compared else None
     ordinals = (before.ordinals() if before else {}) | view.ordinals()
-    cut_by = calls.cut_by(calls.moment)
+    cut_by = "" if what_if_in(request) else calls.cut_by(calls.moment)
     changes = changes_between(before, view, calls.has_ended, cut_by) if before else None
-    if changes and cut_by == PROMPT_CHANGED:
-        cause = "the system prompt or the tools are others than those of the call before"
-        changes = replace(changes, same_tokens=0, is_kept=False, cause=cause)
     return await render_call(
         request,
         chat,

@@ -11,11 +11,11 @@ from langchain_core.messages import BaseMessage
 
 from convstore.ext.inspector.comparison import View, reason_at
 from convstore.ext.inspector.text import sent_text
-from convstore.ext.model_calls import alike, form_of, same_beginning
+from convstore.ext.model_calls import alike, form_of, kept_between, same_beginning
 from convstore.messages.provenance import kind_of
 from convstore.types import PastView, ViewReason
 from convstore.values.explanations import STATES, limit_of
-from convstore.values.stamps import TURN_ENDED
+from convstore.values.stamps import PROMPT_CHANGED, TURN_ENDED
 
 _MAX_LINES = 60
 _NEAR = 80
@@ -63,7 +63,8 @@ class Changes:
     Attributes:
         same_tokens: Size of the equal messages with which both begin, which a prompt cache can reuse.
         new_tokens: Size of the messages that the log did not have at the call before; the rest is sent again.
-        is_kept: True if the view begins with the whole view before.
+        is_whole: True if the view begins with the whole view before.
+        is_kept: True if the cache held: all after the equal messages is new.
         cause: What broke the cache, in words: the first change of the kind that `break_between` names.
         lines: The diff, at most its first lines.
         left: Number of lines that are not in it.
@@ -71,6 +72,7 @@ class Changes:
 
     same_tokens: int
     new_tokens: int
+    is_whole: bool
     is_kept: bool
     cause: str
     lines: Sequence[DiffLine]
@@ -84,17 +86,21 @@ def changes_between(
 
     `has_ended` says so of the turn of an ordinal, and `cut_by` is the cause that `break_between` names.
     """
-    same = same_beginning(before.history, after.history)
+    kept = kept_between(before.history, after.history, cut_by)
     causes = list(_causes(before.history, after.history, has_ended))
     states = _STATES_BY_CAUSE.get(cut_by, ())
     named = [text for state, text in causes if state in states]
     others = [text for _, text in causes]
-    lines = list(_diff(before, after, same))
+    lines = list(_diff(before, after, same_beginning(before.history, after.history)))
+    cause = [*named, *others, "another summary or note stands before them"][0]
+    if cut_by == PROMPT_CHANGED:
+        cause = "the system prompt or the tools are others than those of the call before"
     return Changes(
-        same_tokens=sum(after.sizes[:same]),
+        same_tokens=sum(after.sizes[: kept.messages]),
         new_tokens=sum(line.tokens for line in lines if line.kind == "add"),
-        is_kept=same == len(before.history.messages),
-        cause=[*named, *others, "another summary or note stands before them"][0],
+        is_whole=kept.messages == len(before.history.messages),
+        is_kept=not kept.cause,
+        cause=cause,
         lines=lines[:_MAX_LINES],
         left=len(lines[_MAX_LINES:]),
     )

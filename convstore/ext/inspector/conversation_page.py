@@ -57,6 +57,9 @@ _NAME = re.compile(r"m?(?P<ordinal>\d{1,15})|\[(?P<source>\d{1,15})\]", re.ASCII
 _ONLY_TEXT = frozenset({*ADDED, "summarised", "left_out"})
 """States of messages that the store wrote; they are shown exactly as the model gets them."""
 
+_REWOUND = "Rewound or replaced"
+"""Title of turns that views do not show any more."""
+
 _HALVES = frozenset({"stub", "shortened", "placeholder", "late"})
 """States of messages that the model got in another form than the stored one."""
 
@@ -133,6 +136,11 @@ class _Section:
     def entries(self) -> list[_Entry]:
         """The stored messages in it."""
         return [entry for line in self.lines for entry in line.entries]
+
+    @property
+    def is_rewound(self) -> bool:
+        """True for turns of which all was rewound or replaced since; they have no number."""
+        return self.title == _REWOUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -543,32 +551,46 @@ def _sections(
     lines: Sequence[_Line], stored: Sequence[StoredMessage], last: int | None
 ) -> list[_Section]:
     """Divide rows at turns; `last` is the number of the turn to which the last message belongs, if it is known."""
-    questions = [
-        message.ordinal for message in stored if begins_turn(message) and not message.is_rewound
-    ]
-
-    def turn_at(ordinal: int) -> int:
-        return (last or 0) - len(questions) + bisect_right(questions, ordinal)
-
+    title_of = _titles(stored, last)
     sections = list[_Section]()
     for line in lines:
         if not sections or _begins(line, sections[-1]):
-            sections.append(_Section("Turn, continued" if last is None else _title(line, turn_at)))
+            sections.append(_Section(title_of(line)))
+        elif sections[-1].is_rewound and _is_active_question(line):
+            sections[-1].title = title_of(line)
         sections[-1].lines.append(line)
     return sections
+
+
+def _titles(stored: Sequence[StoredMessage], last: int | None) -> Callable[[_Line], str]:
+    """Return a function that gives the title of the section that a row begins; `last` is as in `_sections`."""
+    if last is None:
+        return lambda _: "Turn, continued"
+    active = [message for message in stored if not message.is_rewound]
+    questions = [message.ordinal for message in active if begins_turn(message)]
+    earlier = last - len(questions)
+    return lambda line: _title(line, lambda ordinal: earlier + bisect_right(questions, ordinal))
 
 
 def _begins(line: _Line, section: _Section) -> bool:
     """Return True if a row begins a section: a question, unless only rewound ones precede it, and a run alone."""
     if line.is_run or any(entry.is_run for entry in section.lines):
         return line.first is not None
+    if section.is_rewound and line.first and not line.first.is_rewound:
+        return not _is_active_question(line)
     is_rewound = all(entry.given.state == "rewound" for entry in section.lines)
     return line.first is not None and begins_turn(line.first) and not is_rewound
+
+
+def _is_active_question(line: _Line) -> bool:
+    return line.first is not None and begins_turn(line.first) and not line.first.is_rewound
 
 
 def _title(line: _Line, turn_at: Callable[[int], int]) -> str:
     if line.first is None or line.first.message.type == "system":
         return ""
+    if begins_turn(line.first) and line.first.is_rewound and not line.is_run:
+        return _REWOUND
     first = turn_at(line.first.ordinal)
     last = turn_at(line.entries[-1].stored.ordinal)
     if last <= 0:

@@ -17,6 +17,7 @@ from convstore import Conversation
 from convstore.ext.inspector.call_page import titled_info
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.strip import BEHIND, Scale, parts_in
+from convstore.ext.model_calls import call_before, cause_by_views, may_follow_rewind
 from convstore.types import ConversationInfo, StoredMessage
 from convstore.values.scope import PATH
 from convstore.values.stamps import TURN_ENDED, ViewStamp, break_between, has_new_summary
@@ -47,6 +48,7 @@ class CallMark:
         cut_by: What broke its prompt cache, in a word or two; "" if nothing did.
         has_summary: True if it is the first with its summary.
         failed: Number of results that report a failure.
+        before: The call with which it is compared.
     """
 
     ordinal: int
@@ -57,6 +59,7 @@ class CallMark:
     cut_by: str = ""
     has_summary: bool = False
     failed: int = 0
+    before: CallMark | None = None
 
     @property
     def tokens(self) -> int | None:
@@ -75,8 +78,6 @@ class CallMarks:
 
     calls: list[CallMark] = field(default_factory=list)
     last: int = 0
-    _stamped: CallMark | None = None
-    _active: CallMark | None = None
     _callers: dict[str, CallMark] = field(default_factory=dict)
 
     def add(self, stored: StoredMessage) -> None:
@@ -89,26 +90,22 @@ class CallMarks:
             if caller:
                 caller.failed += 1
 
+    async def compare_views(self, chat: Conversation) -> None:
+        """Compare the views of calls with a rewind before them, of which stamps know less."""
+        for call in self.calls:
+            if call.before and may_follow_rewind(call.before, call):
+                call.cut_by = await cause_by_views(chat, call.before, call)
+
     def _add_call(self, stored: StoredMessage) -> None:
         tools = tuple(str(tool["id"]) for tool in getattr(stored.message, "tool_calls", ()))
         id_ = str(stored.message.id)
         call = CallMark(stored.ordinal, id_, tools, stored.stamp, stored.is_rewound)
-        self.calls.append(call)
-        self._callers |= dict.fromkeys(tools, call)
-        if not call.stamp:
-            return
-        if before := self._compared_with(call.stamp):
+        if before := call_before(reversed(self.calls), call.stamp):
+            call.before = before
             call.cut_by = break_between(before.stamp, call.stamp)
             call.has_summary = has_new_summary(before.stamp, call.stamp)
-        self._stamped = call
-        if not call.is_rewound:
-            self._active = call
-
-    def _compared_with(self, stamp: ViewStamp) -> CallMark | None:
-        """Return the call before, or if a cache breaks after it, the last one that is not rewound."""
-        if self._stamped and not break_between(self._stamped.stamp, stamp):
-            return self._stamped
-        return self._active
+        self.calls.append(call)
+        self._callers |= dict.fromkeys(tools, call)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +254,7 @@ async def _read(chat: Conversation) -> CallMarks:
             marks.add(stored)
         if len(page) < _PAGE:
             break
+    await marks.compare_views(chat)
     return marks
 
 

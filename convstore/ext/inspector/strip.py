@@ -147,20 +147,21 @@ def _marks(bar: Bar, middle: int) -> Iterator[tuple[str, str]]:
         yield "bad", f"M{middle + aside - 4} 74.5a4 4 0 1 1 8 0a4 4 0 1 1-8 0z"
 
 
-def strip_of(calls: Calls, view: View, upcoming: View | None) -> Strip:
+def strip_of(calls: Calls, view: View, upcoming: View | None, cut: str) -> Strip:
     """Return the strip of the calls near the moment, whose bar is that of the view; the last is that of the next call.
 
-    The strip begins later than its first call only if they do not fit.
+    `cut` is what broke the cache of the call of the moment. The strip begins later than its first call only if they do
+    not fit.
     """
     before = _number_before(calls)
     fitting = _FEWER_CALLS if calls.end > _LONG else _CALLS
     start = max(0, min(before - fitting // 2, len(calls.all) - fitting))
     shown = calls.all[start : start + fitting]
     failed = {tool.caller for tool in calls.tools().values() if tool.has_failed}
-    bars = [_bar(message, calls, view, failed) for message in shown]
+    bars = [_bar(message, calls, view, failed, cut) for message in shown]
     has_later = bool(shown) and shown[-1] is not calls.all[-1]
     if upcoming and not has_later:
-        bars.append(_next_bar(calls, upcoming))
+        bars.append(_next_bar(calls, upcoming, cut))
     return Strip(
         bars,
         Scale.of([bar.tokens for bar in bars], view.policy.max_tokens),
@@ -183,14 +184,14 @@ def _number_before(calls: Calls) -> int:
     return sum(message.ordinal < calls.moment.ordinal for message in calls.all)
 
 
-def _next_bar(calls: Calls, upcoming: View) -> Bar:
+def _next_bar(calls: Calls, upcoming: View, cut: str) -> Bar:
     """Return the bar of the next call."""
     return Bar(
         0,
         upcoming.parts(),
         is_current=calls.moment is None,
         has_summary=_has_summary(calls, None),
-        cut_by=calls.cut_by(None),
+        cut_by=calls.cut_by(None) if calls.moment else cut,
     )
 
 
@@ -200,14 +201,14 @@ def _has_summary(calls: Calls, call: StoredMessage | None) -> bool:
     return has_new_summary(previous.stamp if previous else None, calls.stamp_of(call))
 
 
-def _bar(message: StoredMessage, calls: Calls, view: View, failed: set[int]) -> Bar:
+def _bar(message: StoredMessage, calls: Calls, view: View, failed: set[int], cut: str) -> Bar:
     is_current = calls.moment is not None and message.ordinal == calls.moment.ordinal
     return Bar(
         message.ordinal,
         view.parts() if is_current else parts_in(message.stamp),
         is_current=is_current,
         has_summary=_has_summary(calls, message),
-        cut_by=calls.cut_by(message),
+        cut_by=cut if is_current else calls.cut_by(message),
         has_failed=message.ordinal in failed,
         is_rewound=message.is_rewound,
     )

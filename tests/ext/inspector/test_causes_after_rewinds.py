@@ -1,0 +1,151 @@
+"""The cause of a past cache break is that of its time: rewinds and other answers since then do not change it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import httpx
+import pytest
+from conftest import text_in
+from fixture_types import Browse
+from langchain_core.messages import AIMessage, HumanMessage
+
+from convstore import Conversation, ConversationStore
+from convstore.cli.show_calls import calls_answer
+from convstore.values.stamps import ViewMarks, ViewStamp, break_between
+
+CAUSES = {2: "", 4: "", 6: "turn ended", 8: "", 10: "turn ended", 12: ""}
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "another answer",
+        pytest.param("r1", marks=pytest.mark.slow),
+        pytest.param("r2", marks=pytest.mark.slow),
+    ],
+)
+async def test_rewinds_and_other_answers_keep_the_causes_of_past_calls(
+    store: ConversationStore, browse: Browse, way: str
+) -> None:
+    """The overview, the strip, the head, the tab Changes and `show --why` have the same ones before and after."""
+    chat = store.conversation(user_id="ada", thread_id=way)
+    await ask(chat, "r1", "r2", "r3")
+    before = await causes(chat)
+    assert await causes(chat) == CAUSES
+    if way == "another answer":
+        await answer(chat, "r1", regenerate="again")
+    else:
+        await chat.rewind(before_id=way)
+    after = await rows(chat)
+    assert {row["ordinal"]: row["cause"] for row in after if row["ordinal"] in CAUSES} == before
+    replaced = {row["ordinal"] for row in after if row["is_rewound"]}
+    assert replaced == {row for row in CAUSES if row > (4 if way == "r2" else 0)}
+    assert [row["ordinal"] for row in after if row["cache"] == "first call"] == [2]
+    client = browse()
+    here = await address(chat)
+    shown = await overview(client, here)
+    assert {at: shown[at] for at in CAUSES} == before
+    for at in (6, 8, 10):
+        page = (await client.get(f"{here}/changes?at={at}")).text
+        assert (f"expected, {CAUSES[at]}" in page) == bool(CAUSES[at])
+        assert ("Cache broken, as expected" in page) == bool(CAUSES[at])
+        assert "no call before" not in page
+        assert ("as its turn ended" in page) == bool(CAUSES[at])
+        assert "as its turn is long" not in page
+        assert re.search(r"Call for message \d+: [\d,]+ tokens, rewound", page)
+
+
+@pytest.mark.slow
+async def test_what_follows_a_rewind_is_new_and_breaks_no_cache(
+    store: ConversationStore, browse: Browse
+) -> None:
+    """A call for another answer begins as the call before does, and the turns that were rewound were not left out."""
+    chat = store.conversation(user_id="ada", thread_id="another")
+    await ask(chat, "r1", "r2", "r3")
+    await answer(chat, "r1", regenerate="again")
+    await chat.rewind(before_id="r1")
+    await ask(chat, "r4")
+    after = {row["ordinal"]: (row["cache"], row["cause"]) for row in await rows(chat)}
+    assert (after[13], after[17]) == (("held", ""), ("held", ""))
+    client = browse()
+    here = await address(chat)
+    shown = await overview(client, here)
+    assert (shown[13], shown[17]) == ("", "")
+    for at in (13, 17):
+        page = text_in((await client.get(f"{here}/changes?at={at}")).text)
+        assert "Cache held" in page
+        assert "because all after them is new" in page
+
+
+@pytest.mark.slow
+async def test_turns_that_were_replaced_have_no_number(
+    store: ConversationStore, browse: Browse
+) -> None:
+    """Their heading says so, and the turn whose answer was replaced goes on below them."""
+    chat = store.conversation(user_id="ada", thread_id="headings")
+    await ask(chat, "r1", "r2")
+    await answer(chat, "r1", regenerate="again")
+    await ask(chat, "r3")
+    client = browse()
+    here = await address(chat)
+    expected = ["Turn 1", "Rewound or replaced", "Turn 1, continued", "Turn 2"]
+    for at in ("", "?at=6"):
+        page = (await client.get(f"{here}{at}")).text
+        titles = re.findall(r"<h2>([^<]+)<span>", page)
+        assert titles == expected[: 3 if at else 4]
+
+
+def test_stamps_say_what_a_rewind_gives_back() -> None:
+    """Turns that were left out are shown again; the mark of stubs goes back without any new stub."""
+    for old, new, cause in (
+        (ViewMarks(start=20), ViewMarks(start=5), "earlier turns shown again"),
+        (ViewMarks(start=5), ViewMarks(start=20), "turns left out"),
+        (ViewMarks(stubs_through=9), ViewMarks(stubs_through=3), ""),
+        (ViewMarks(stubs_through=3), ViewMarks(stubs_through=9), "results became stubs"),
+    ):
+        before = ViewStamp(conversation_id="c", messages=9, marks=old)
+        assert break_between(before, before.model_copy(update={"marks": new})) == cause
+
+
+async def ask(chat: Conversation, *turns: str) -> None:
+    """Ask questions, each answered after a call of a tool."""
+    for turn_id in turns:
+        await answer(chat, turn_id, human=HumanMessage("What do orcas eat?"))
+
+
+async def answer(chat: Conversation, turn_id: str, **options: Any) -> None:
+    """Answer a turn after a call of a tool."""
+    async with await chat.turn(turn_id, **options) as turn:
+        search = {"name": "search", "args": {}, "id": "c"}
+        stamp = (await turn.load_history()).stamp
+        await turn.append(AIMessage("", tool_calls=[search]), stamp=stamp)
+        await turn.add_result(turn.open_calls[0], "orca " * 300)
+        await turn.append(AIMessage("Seals."), stamp=(await turn.load_history()).stamp)
+
+
+async def rows(chat: Conversation) -> list[dict[str, Any]]:
+    """The rows of `show --why`."""
+    found = await calls_answer(chat, limit=100, before=None)
+    return json.loads(json.dumps(found.document(), default=str))["calls"]
+
+
+async def causes(chat: Conversation) -> dict[int, str]:
+    """The causes that `show --why` names."""
+    return {row["ordinal"]: row["cause"] for row in await rows(chat) if row["ordinal"]}
+
+
+async def address(chat: Conversation) -> str:
+    """The path of a conversation's page."""
+    return f"/c/{(await chat.info()).conversation_id}"
+
+
+async def overview(client: httpx.AsyncClient, here: str) -> dict[int, str]:
+    """The causes in the overview."""
+    page = (await client.get(f"{here}/overview")).text
+    found = re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', page, re.DOTALL)
+    return {
+        int(text_in(name)): "".join(re.findall("cache broken: ([^<]+)", row)) for name, row in found
+    }
