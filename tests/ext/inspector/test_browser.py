@@ -108,6 +108,20 @@ async def test_the_head_of_a_call_stands_still(page: Any) -> None:
     assert target["y"] >= head["y"] + head["height"] + 24  # a line more in the head hides nothing
 
 
+@pytest.mark.parametrize("window", ["phone-light"], indirect=True)
+async def test_a_phone_folds_the_filters_of_the_list_and_leaves_out_empty_cells(page: Any) -> None:
+    """They took the first screen; the button of those in need stays."""
+    order = page.get_by_label("Order")
+    assert await page.get_by_role("button", name="needs attention").is_visible()
+    assert not await order.is_visible()
+    await page.get_by_label("Filters").check()
+    assert await order.is_visible()
+    empty = await page.locator(".list .none").count()
+    shown = await page.locator(".list .none:visible").count()
+    assert (empty > 0, shown) == (True, 0)
+    assert await fits(page)
+
+
 @pytest.mark.parametrize("window", ["wide-light", "phone-dark"], indirect=True)
 async def test_the_tabs_of_a_call_tell_what_changed(page: Any) -> None:
     """Previous and next call stay on the tab."""
