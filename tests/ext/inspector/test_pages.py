@@ -359,7 +359,7 @@ async def test_usage_and_metadata_are_shown(browse: Browse, chat: Conversation, 
     message.response_metadata = {"model_name": "model-7"}
     receipt = await chat.append(message)
     text = text_in(await page(browse(), here))
-    assert "model-7 1,234 7 1,241" in text
+    assert "Model Input From cache To cache Output model-7 1,234 0 0 7" in text
     assert "&#34;team&#34;: &#34;sea&#34;" in text
     shown = text_in(await page(browse(), f"{here}/messages/{receipt.first}"))
     assert "&#34;model_name&#34;: &#34;model-7&#34;" in shown
