@@ -260,8 +260,9 @@ class _Joining:
         start = last_question(self.messages) or 0
         if ids_of(answer).isdisjoint(ids_of(self.messages[:start])):
             return answer
-        removed = ids_of(change for change in self.changes if change.type == "remove")
-        earlier = [message for message in self.messages[:start] if message.id not in removed]
+        moved = ids_of([question, *answer])
+        moved |= ids_of(change for change in self.changes if change.type == "remove")
+        earlier = [message for message in self.messages[:start] if message.id not in moved]
         return [RemoveMessage(REMOVE_ALL_MESSAGES), *earlier, question, *answer]
 
     def _go_on(self, turn: Sequence[BaseMessage], found: TurnMessages) -> None:
