@@ -39,6 +39,7 @@ from convstore.sources.stub import PAGE_TOKENS
 from convstore.store import ConversationStore
 from convstore.store.agent_tools import retrieve_previous_sources_tool, search_conversations_tool
 from convstore.turns.held import HeldTurn
+from convstore.values.list_rows import ListRow
 from convstore.values.models import StateSnapshot
 from convstore.view.provider_rules import fit_for, made_for
 
@@ -65,6 +66,7 @@ __all__ = [
     "normalize_messages",
     "open_database",
     "probe_server",
+    "row_of",
     "run_sync",
     "settle",
     "update_state_of",
@@ -132,6 +134,12 @@ def marks_of(query: str) -> Callable[[str], list[tuple[int, int]]]:
     """Return a function that finds the words of a query in a snippet, in any form: start and end of each."""
     groups = query_groups(query)
     return Snippets([group for group in groups if not is_common(group)] or groups).marks
+
+
+async def row_of(chat: Conversation) -> ListRow:
+    """Return a conversation as the row that a list of conversations has of it."""
+    [row] = await host_of(chat.store).rows([await chat.info()])
+    return row
 
 
 def log_of(chat: Conversation) -> ConversationLog:

@@ -19,7 +19,7 @@ from rich.text import Text
 from convstore.cli.list_ import MOST_ROWS, document_of, name_of
 from convstore.cli.options import Policy, Target, on_database, read_pairs, read_policy
 from convstore.cli.output import Answer, plain, short
-from convstore.cli.show_calls import calls_answer, print_totals, row_of
+from convstore.cli.show_calls import calls_answer, print_totals
 from convstore.exceptions import InvalidInputError
 from convstore.values.plain import counted, role_of
 from convstore.values.scope import PATH
@@ -117,6 +117,8 @@ async def _view_answer(
     chat: Conversation, at: str | None, limits: HistoryPolicy | None, *, full: bool
 ) -> Answer:
     """Answer with a view, by default under the policy of its stamp, else of the newest stamp, else of the store."""
+    from convstore.integration import row_of  # noqa: PLC0415 - loads the database driver
+
     moment = None if at is None else await _moment(chat, at)
     has_policy = limits or not (moment is None or isinstance(moment, str | int))
     view = await chat.view_at(moment, policy=limits if has_policy else await chat.last_policy())
@@ -130,6 +132,7 @@ async def _view_answer(
 
 async def _log_answer(chat: Conversation, *, limit: int, before: int | None, full: bool) -> Answer:
     from convstore.edges import with_children  # noqa: PLC0415 - loads the database driver
+    from convstore.integration import row_of  # noqa: PLC0415 - as above
 
     messages = await chat.list_messages(limit=limit, before=before, full=full)
     first = messages[0].ordinal if len(messages) == limit else 0

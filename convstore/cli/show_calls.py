@@ -27,6 +27,7 @@ _MOST_MESSAGES = 1_000
 async def calls_answer(chat: Conversation, *, limit: int, before: int | None) -> Answer:
     """Answer with the calls of the model among the newest messages, and the next one."""
     from convstore.ext.model_calls import AROUND, Calls  # noqa: PLC0415 - loads langchain
+    from convstore.integration import row_of  # noqa: PLC0415 - as above
 
     most = min(limit + AROUND, _MOST_MESSAGES)  # a call before the first one, to compare with
     near = await chat.list_messages(limit=most, before=before, rewound=True)
@@ -140,14 +141,6 @@ def _print_calls(console: Console, *, conversation: ListRow, rows: Sequence[_Cal
             cache = f"rewound or replaced since; {cache}"
         table.add_row(name, size, held, cache)
     console.print(table)
-
-
-async def row_of(chat: Conversation) -> ListRow:
-    """Return a conversation as the row that `convstore list` has of it."""
-    from convstore.integration import host_of  # noqa: PLC0415 - loads the database driver
-
-    [row] = await host_of(chat.store).rows([await chat.info()])
-    return row
 
 
 def print_totals(console: Console, row: ListRow) -> None:

@@ -28,12 +28,11 @@ from convstore.ext.inspector.strip import strip_of
 from convstore.ext.inspector.text import as_json
 from convstore.ext.model_calls import AROUND, UNEXPECTED, Calls, Kept, kept_between
 from convstore.ext.sums import GroupSum, bill_for, billed_for
-from convstore.integration import host_of
+from convstore.integration import host_of, row_of
 from convstore.messages.usage import usage_in
 from convstore.transfer.openai_lines import openai_message
 from convstore.types import ConversationInfo, PastView, StoredMessage
 from convstore.values.explanations import MATCHES
-from convstore.values.list_rows import ConversationEnd
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewStamp, changed_options
 from convstore.values.usage import Prices
@@ -101,8 +100,8 @@ async def load_view(
     counter = chat.store.token_counter
     reading = _view_at(chat, at, policy, before)
     if stored is None:
-        history, end = await asyncio.gather(reading, _end_of(chat))
-        return View(history, counter, origin=origin, end=end)
+        history, row = await asyncio.gather(reading, row_of(chat))
+        return View(history, counter, origin=origin, end=row.end)
     answer = stored.ordinal if stamp else 0
     return View(await reading, counter, origin=origin, answer=answer)
 
@@ -117,11 +116,6 @@ async def _view_at(
     if before is None or before == 1 or earliest is None:
         return history
     return await chat.view_at(at, policy=policy, reasons_before=before)
-
-
-async def _end_of(chat: Conversation) -> ConversationEnd:
-    [row] = await host_of(chat.store).rows([await chat.info()])
-    return row.end
 
 
 async def _policy_for(
