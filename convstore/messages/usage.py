@@ -19,33 +19,35 @@ _NAMES: Final = {
 }
 """Names of OpenAI's Chat Completions, of Gemini, and of all others."""
 
-_APART: Final = {
+_DETAILS: Final = {
     "input_tokens": {
+        "audio_tokens": "audio",
+        "cached_tokens": "cache_read",
+        "cache_write_tokens": "cache_creation",
+        "cached_content_token_count": "cache_read",
+        "cache_read_tokens": "cache_read",
         "cache_read_input_tokens": "cache_read",
         "cache_creation_input_tokens": "cache_creation",
         "tool_use_prompt_token_count": "tool_use",
     },
-    "output_tokens": {"thoughts_token_count": "reasoning"},
-}
-"""Details of tokens that Anthropic and Gemini do not count among the others."""
-
-_AMONG: Final = {
-    "input_tokens": {
-        "cached_content_token_count": "cache_read",
-        "cache_read_tokens": "cache_read",
-        "cache_write_tokens": "cache_creation",
+    "output_tokens": {
+        "audio_tokens": "audio",
+        "reasoning_tokens": "reasoning",
+        "output_reasoning_tokens": "reasoning",
+        "thoughts_token_count": "reasoning",
     },
-    "output_tokens": {"output_reasoning_tokens": "reasoning"},
 }
-"""Details of tokens that Gemini and Pydantic AI count among the others."""
+"""Names of LangChain for the details of OpenAI, which has them in a dict of their own, and of all others."""
 
-_DETAILS: Final = {
-    "audio_tokens": "audio",
-    "cached_tokens": "cache_read",
-    "cache_write_tokens": "cache_creation",
-    "reasoning_tokens": "reasoning",
-}
-"""Details of OpenAI, which has them in a dict of their own."""
+_APART: Final = frozenset(
+    {
+        "cache_read_input_tokens",
+        "cache_creation_input_tokens",
+        "tool_use_prompt_token_count",
+        "thoughts_token_count",
+    }
+)
+"""Details of tokens that Anthropic and Gemini do not count among the others; LiteLLM does, with OpenAI's names."""
 
 _WRITTEN: Final = ("ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens")
 """Details of langchain-anthropic for tokens that a cache wrote, in place of ``cache_creation``."""
@@ -78,7 +80,7 @@ def _older_usage(metadata: Any) -> UsageMetadata | None:
     return usage_of(given.get("token_usage") or given.get("usage"))
 
 
-def usage_of(value: object) -> UsageMetadata | None:
+def usage_of(value: Any) -> UsageMetadata | None:
     """Return the counts of a provider or framework in LangChain's form, or None if they are invalid.
 
     Anthropic counts tokens that the cache read or wrote apart, and Gemini those of thoughts; here they are among the
@@ -95,16 +97,21 @@ def usage_of(value: object) -> UsageMetadata | None:
         known = [counts[found] for found in names if found in counts]
         if not known:
             return None
-        apart = _renamed(counts, _APART[name])
-        details = _renamed(counts, _AMONG[name]) | apart
-        for given in (f"{names[0]}_details", f"{name}_details"):
-            details |= _renamed(_counts(cast("Any", value).get(given)), _DETAILS)
-        usage[name] = known[0] + sum(apart.values())
+        is_whole = names[0] in counts
+        usage[name] = known[0] if is_whole else known[0] + _apart(counts, name)
+        details = dict[str, int]()
+        for given in (value, value.get(f"{names[0]}_details"), value.get(f"{name}_details")):
+            details |= _renamed(_counts(given), _DETAILS[name])
         if details:
             usage[name.replace("tokens", "token_details")] = details
     total = usage["input_tokens"] + usage["output_tokens"]
     stated = counts.get("total_tokens", counts.get("total_token_count", total))
     return cast("UsageMetadata", {"total_tokens": stated, **usage})
+
+
+def _apart(counts: Mapping[Any, int], name: str) -> int:
+    """Return the sum of the details that input or output tokens do not contain."""
+    return sum(counts.get(detail, 0) for detail in _DETAILS[name] if detail in _APART)
 
 
 def _renamed(counts: Mapping[Any, int], names: Mapping[str, str]) -> dict[str, int]:

@@ -29,6 +29,7 @@ ANTHROPIC = {
     "cache_read_input_tokens": 60,
     "cache_creation_input_tokens": 9,
 }
+LITELLM = CHAT | {"cache_read_input_tokens": 60, "cache_creation_input_tokens": 9}
 PYDANTIC_AI = {
     "input_tokens": 100,
     "output_tokens": 20,
@@ -48,10 +49,10 @@ GEMINI = {
 
 @each_case(
     ("value", "written"),
-    [(CHAT, 0), (RESPONSES, 9), (ANTHROPIC, 9), (PYDANTIC_AI, 9), (GEMINI, 0)],
+    [(CHAT, 0), (RESPONSES, 9), (ANTHROPIC, 9), (LITELLM, 9), (PYDANTIC_AI, 9), (GEMINI, 0)],
 )
 def test_every_form_says_what_a_cache_read_and_wrote(value: dict[str, Any], written: int) -> None:
-    """OpenAI (and its Agents SDK), Anthropic, Pydantic AI, Gemini: cached tokens are input tokens."""
+    """OpenAI (and its Agents SDK), Anthropic (also by LiteLLM), Pydantic AI, Gemini: cached tokens are input tokens."""
     said = AIMessage("Yes.", usage_metadata=usage_of(value))
     assert usage_in(said) == Usage(100, 20, 120, 60, written)
 
