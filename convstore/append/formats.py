@@ -269,9 +269,8 @@ def _from_items_or_langchain(value: Mapping[str, Any], kind: str, *, index: int)
         )
         raise InvalidMessageError(problem, index=index, field="type")
     data = inner if isinstance(inner := value.get("data"), dict) else value
-    if (
-        kind == "tool" and data.get("content", "") is None
-    ):  # LangChain would make it the text "None"
+    # LangChain would make None the text "None"
+    if kind == "tool" and data.get("content", "") is None:
         check_type(None, str, list, field="content", index=index)
     try:
         return from_langchain(value)

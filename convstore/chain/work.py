@@ -32,51 +32,51 @@ from convstore.summarization.engine import Request, Steps, ask_all
 from convstore.summarization.prompts import Prompt, join_prompts, make_prompts
 from convstore.values.call_id_templates import CallIdTemplate
 
-RESERVE_PERCENT: Final = 25
+_RESERVE_PERCENT: Final = 25
 """Share of the last section's limit that a rotation leaves free for new messages."""
 
-MIN_SUMMARY_BYTES: Final = 512
+_MIN_SUMMARY_BYTES: Final = 512
 """Smallest size that is expected of a summary text. A part with less room is not worth a call."""
 
-MIN_SECTION_BYTES: Final = 1_000
+_MIN_SECTION_BYTES: Final = 1_000
 """A section whose pairs are smaller keeps them."""
 
-MIN_FOLD_BYTES: Final = 64
+_MIN_FOLD_BYTES: Final = 64
 """The same for a fold. It reduces the number of sections, most of them summaries, so less room is enough."""
 
 _CALL_IDS: Final = CallIdTemplate("call_{r:24:x}")
 
 
-def room_for(pairs: Sequence[Pair]) -> int:
+def _room_for(pairs: Sequence[Pair]) -> int:
     """Return the size of a summary text, in bytes, that would save nothing."""
-    return sum(pair.size for pair in pairs) - make_summary_pair("", pairs, used_ids=set()).size
+    return sum(pair.size for pair in pairs) - _make_summary_pair("", pairs, used_ids=set()).size
 
 
-def is_worth_it(
-    pairs: Sequence[Pair], *, config: ChainSummarizerConfig, minimum: int = MIN_SUMMARY_BYTES
+def _is_worth_it(
+    pairs: Sequence[Pair], *, config: ChainSummarizerConfig, minimum: int = _MIN_SUMMARY_BYTES
 ) -> bool:
     """Return True if there are pairs and their summary has more room than `minimum` bytes.
 
-    >>> is_worth_it([Pair(AIMessage("Hello!"))], config=ChainSummarizerConfig())
+    >>> _is_worth_it([Pair(AIMessage("Hello!"))], config=ChainSummarizerConfig())
     False
     """
     if config.strict_seed:
         return bool(pairs)
-    return bool(pairs) and room_for(pairs) > minimum
+    return bool(pairs) and _room_for(pairs) > minimum
 
 
-def is_one_summary(pairs: Sequence[Pair]) -> bool:
+def _is_one_summary(pairs: Sequence[Pair]) -> bool:
     """Return True if the pairs are a single summary, of either form."""
     return len(pairs) == 1 and pairs[0].is_summary
 
 
-def make_summary_pair(text: str, pairs: Sequence[Pair], *, used_ids: set[str]) -> Pair:
+def _make_summary_pair(text: str, pairs: Sequence[Pair], *, used_ids: set[str]) -> Pair:
     r"""Return the pair that replaces others: an answer if all of them are answers, else a call with its result.
 
     Its messages are marked as summaries. Their ids derive from the id of the last message, if it has one. Messages kept
     after the pairs follow the summary. A new call id is added to `used_ids`, the call ids of the chain.
 
-    >>> make_summary_pair("Ada likes orcas.", [Pair(AIMessage("You like orcas."))], used_ids=set()).ai.text
+    >>> _make_summary_pair("Ada likes orcas.", [Pair(AIMessage("You like orcas."))], used_ids=set()).ai.text
     '**summarized content:**\nAda likes orcas.'
     """
     last = pairs[-1].exchange()[-1].id if pairs else None
@@ -94,24 +94,24 @@ def make_summary_pair(text: str, pairs: Sequence[Pair], *, used_ids: set[str]) -
     return Pair(ai, (result,), after=after)
 
 
-def first_kept(section: Section, *, config: ChainSummarizerConfig) -> int:
+def _first_kept(section: Section, *, config: ChainSummarizerConfig) -> int:
     """Return the index of the first pair that a rotation keeps, the last pair at least; 0 for nothing to rotate."""
     if section.size <= config.last_section_bytes or not section.body:
         return 0
-    limit = config.last_section_bytes * (100 - RESERVE_PERCENT) // 100
+    limit = config.last_section_bytes * (100 - _RESERVE_PERCENT) // 100
     kept = len(section.body) - 1
     size = section.header.size + section.body[kept].size
     while kept and size + section.body[kept - 1].size <= limit:
         kept -= 1
         size += section.body[kept].size
     older = section.body[:kept]
-    return kept if is_worth_it(older, config=config) and not is_one_summary(older) else 0
+    return kept if _is_worth_it(older, config=config) and not _is_one_summary(older) else 0
 
 
-def sections_to_fold(chain: Chain, *, config: ChainSummarizerConfig) -> int:
+def _sections_to_fold(chain: Chain, *, config: ChainSummarizerConfig) -> int:
     """Return the number of leading sections to fold into one: the smallest that brings the chain within both limits.
 
-    The folded section counts as one, and its summary as `fold_reserve` bytes. If no fold is enough, all but the last
+    The folded section counts as one, and its summary as `_fold_reserve` bytes. If no fold is enough, all but the last
     `keep_sections` are folded.
     """
     sections = chain.sections
@@ -133,32 +133,32 @@ def sections_to_fold(chain: Chain, *, config: ChainSummarizerConfig) -> int:
     return 0
 
 
-def fold_reserve(config: ChainSummarizerConfig) -> int:
+def _fold_reserve(config: ChainSummarizerConfig) -> int:
     """Return the bytes reserved for the summary of a fold, which is also the size that the model is asked for."""
-    return max(config.max_qa_bytes * RESERVE_PERCENT // 100, MIN_SUMMARY_BYTES)
+    return max(config.max_qa_bytes * _RESERVE_PERCENT // 100, _MIN_SUMMARY_BYTES)
 
 
 def _size_after(chain: Chain, count: int, config: ChainSummarizerConfig) -> int:
     """Return the maximum size of the chain after `count` sections are folded into a summary within the reserve."""
     older = chain.sections[:count]
-    room = room_for([*Chain(older).pairs()])
-    return chain.size - max(room - fold_cost(older) - fold_reserve(config), 0)
+    room = _room_for([*Chain(older).pairs()])
+    return chain.size - max(room - _fold_cost(older) - _fold_reserve(config), 0)
 
 
 def _is_worth_folding(older: tuple[Section, ...], config: ChainSummarizerConfig) -> bool:
     pairs = [*Chain(older).pairs()]
-    if len(older) == 1 and is_one_summary(pairs):
+    if len(older) == 1 and _is_one_summary(pairs):
         return False
-    return is_worth_it(pairs, config=config, minimum=MIN_FOLD_BYTES + fold_cost(older))
+    return _is_worth_it(pairs, config=config, minimum=_MIN_FOLD_BYTES + _fold_cost(older))
 
 
-def fold_cost(sections: Sequence[Section]) -> int:
+def _fold_cost(sections: Sequence[Section]) -> int:
     """Return the bytes that joining the human messages of sections adds."""
     humans = humans_of(section.header for section in sections)
     return size_of(join_humans(humans)) - sum(map(size_of, humans)) if humans else 0
 
 
-def messages_to_keep(sections: Sequence[Section]) -> tuple[BaseMessage, ...]:
+def _messages_to_keep(sections: Sequence[Section]) -> tuple[BaseMessage, ...]:
     """Return the messages of folded sections that no summary replaces, in order: those after questions and pairs."""
     return tuple(
         message
@@ -225,10 +225,10 @@ class Work:
         jobs = {
             index: self._job("sections", [section.header], section.body)
             for index, section in enumerate(older)
-            if not is_one_summary(section.body)
-            and is_worth_it(section.body, config=self._config)
+            if not _is_one_summary(section.body)
+            and _is_worth_it(section.body, config=self._config)
             and (
-                self._config.strict_seed or section.size - section.header.size >= MIN_SECTION_BYTES
+                self._config.strict_seed or section.size - section.header.size >= _MIN_SECTION_BYTES
             )
         }
         texts = yield from ask_all(list(map(self._summary, jobs.values())))
@@ -243,7 +243,7 @@ class Work:
         for index in range(count - 1, max(count - self._config.keep_sections, 0) - 1, -1):
             yield from self._summarize_oversized(index)
             section = self._chain.sections[index]
-            if kept := first_kept(section, config=self._config):
+            if kept := _first_kept(section, config=self._config):
                 job = self._job("rotation", [section.header], section.body[:kept])
                 [text] = yield from ask_all([self._summary(job)])
                 if text:
@@ -252,20 +252,20 @@ class Work:
     def fold(self) -> Steps[None]:
         """Fold old sections into one while there are too many or they are too large."""
         # One pass is enough unless a summary is so long that the limits are still exceeded.
-        while count := sections_to_fold(self._chain, config=self._config):
+        while count := _sections_to_fold(self._chain, config=self._config):
             older = self._chain.sections[:count]
             headers = [section.header for section in older]
             spare = self._human_room(headers)
             pairs = [*Chain(older).pairs()]
-            cost = fold_cost(older) - spare
-            fold = self._job("qa", headers, pairs, cost=cost, limit=fold_reserve(self._config))
+            cost = _fold_cost(older) - spare
+            fold = self._job("qa", headers, pairs, cost=cost, limit=_fold_reserve(self._config))
             jobs = [fold]
             if spare:
                 jobs.append(self._job("qa_humans", headers))
             text, *of_humans = yield from ask_all([self._summary(job) for job in jobs])
             human = self._joined_human(headers, *of_humans)
             header = Header(headers[0].system, human, before=headers[0].before)
-            pair = replace(self._summary_pair(fold, text), after=messages_to_keep(older))
+            pair = replace(self._summary_pair(fold, text), after=_messages_to_keep(older))
             later = self._chain.sections[count:]
             chain = replace(self._chain, sections=(Section(header, (pair,)), *later))
             may_replace = chain.size < self._chain.size or self._config.strict_seed
@@ -312,7 +312,7 @@ class Work:
             for position, pair in enumerate(body[:-1])
             if pair.size > self._config.max_pair_bytes
             and not pair.is_summary
-            and is_worth_it([pair], config=self._config)
+            and _is_worth_it([pair], config=self._config)
         }
         answers = yield list(map(self._summary, jobs.values()))
         for (position, job), answer in zip(jobs.items(), answers, strict=True):
@@ -323,7 +323,7 @@ class Work:
     def _human_room(self, headers: Sequence[Header]) -> int:
         """Return the bytes of human messages if they are to be summarised, which makes them smaller; else 0."""
         room = sum(map(size_of, humans_of(headers))) if self._config.summarize_human_in_qa else 0
-        return room if room > (0 if self._config.strict_seed else MIN_SUMMARY_BYTES) else 0
+        return room if room > (0 if self._config.strict_seed else _MIN_SUMMARY_BYTES) else 0
 
     def _job(
         self,
@@ -340,7 +340,7 @@ class Work:
         """
         humans = humans_of(headers)
         messages = [message for pair in pairs for message in pair.exchange()]
-        room = room_for(pairs) - cost if pairs else sum(map(size_of, humans))
+        room = _room_for(pairs) - cost if pairs else sum(map(size_of, humans))
         limit = room if limit is None else min(room, limit)
         prompts = make_prompts(humans, messages, room=limit, max_bytes=self._max_prompt_bytes)
         return _Job(
@@ -390,7 +390,7 @@ class Work:
         return self._requests_for(job.strategy, prompts, job.pairs)
 
     def _summary_pair(self, job: _Job, text: str) -> Pair:
-        pair = make_summary_pair(text, job.pairs, used_ids=self._call_ids)
+        pair = _make_summary_pair(text, job.pairs, used_ids=self._call_ids)
         indexes = self._origins.of([message for each in job.pairs for message in each.exchange()])
         for message in pair.exchange():
             self._origins.put(message, indexes, summary=True)

@@ -125,7 +125,7 @@ def with_unread(turn: Sequence[BaseMessage], messages: Sequence[BaseMessage]) ->
     here = ids_of(messages)
     last_reply = max((at for at, message in enumerate(turn) if _is_reply(message)), default=0)
     unread = ids_of(turn[:1]) | ids_of(turn[last_reply:])
-    if unread <= here and has_all_results(messages):
+    if unread <= here and _has_all_results(messages):
         return list(messages)
     needed = here | unread
     for step in steps_of(turn):
@@ -164,7 +164,7 @@ def steps_of(turn: Sequence[BaseMessage]) -> list[list[str]]:
     return steps
 
 
-def has_all_results(messages: Sequence[BaseMessage]) -> bool:
+def _has_all_results(messages: Sequence[BaseMessage]) -> bool:
     """Return True if each call among the messages has a result there, and each result a call."""
     called = {call.id for message in messages for call in calls_of(message)}
     return called == {

@@ -67,12 +67,12 @@ def snippets(text: str, find: str, *, limit: int) -> Iterator[tuple[int, int]]:
         yield start, stop
 
 
-def windows_with_words(
+def _windows_with_words(
     texts: Sequence[str], find: str, *, limit: int
 ) -> list[tuple[int, int, int]]:
     """Return the windows with most words of a query, in any form: index of the text, start and end, best first.
 
-    >>> windows_with_words(["Whales sing.", "A seal and a whale."], "seals whale", limit=1)
+    >>> _windows_with_words(["Whales sing.", "A seal and a whale."], "seals whale", limit=1)
     [(1, 0, 19)]
     """
     groups = query_groups(find)
@@ -304,7 +304,7 @@ def _ranges_of(piece: Piece, find: str, room: int) -> Iterator[tuple[int, int]]:
 
 def fill_words(page: Page, pieces: Sequence[Piece], find: str) -> None:
     """Add the best passages with words of a search to the last page of its exact matches, as far as they fit."""
-    for index, start, end in windows_with_words(
+    for index, start, end in _windows_with_words(
         [piece.text for piece in pieces], find, limit=_MAX_WITH_WORDS
     ):
         piece = pieces[index]

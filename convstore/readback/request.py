@@ -99,12 +99,12 @@ def quoted(find: str) -> str:
     return "".join(plain)
 
 
-def compact_names(
+def _compact_names(
     places: Iterable[Place], numbers: Sequence[int], *, room: int
 ) -> tuple[str, int, int]:
     """Return names for a cursor, and how many of the messages and sources they are; the others do not fit in `room`.
 
-    >>> compact_names([Place(7, 5)], [1, 2, 3, 9], room=100)
+    >>> _compact_names([Place(7, 5)], [1, 2, 3, 9], room=100)
     ('m5+2,1-3,9', 1, 4)
     """
     room = min(room, _MAX_NAMES)
@@ -215,7 +215,7 @@ class Request:
 
     @property
     def _compact(self) -> tuple[str, int, int]:
-        return compact_names(self.places, self.source_ids, room=self.characters // 8)
+        return _compact_names(self.places, self.source_ids, room=self.characters // 8)
 
     @property
     def characters(self) -> int:

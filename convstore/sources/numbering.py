@@ -50,7 +50,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
 _NUMBER = re.compile(r"\s*:\s*(\d+)")
 
 
-class ParsedJson(NamedTuple):
+class _ParsedJson(NamedTuple):
     """A value that was parsed, and its objects.
 
     Attributes:
@@ -64,12 +64,12 @@ class ParsedJson(NamedTuple):
     objects: list[dict[str, Any]]
 
 
-def parse_with_openings(text: str) -> ParsedJson | None:
+def _parse_with_openings(text: str) -> _ParsedJson | None:
     """Parse the dict or list that a text encodes in JSON; None if it encodes anything else.
 
     The parser finishes the objects in the order of their closing braces, also those under a key that comes twice.
 
-    >>> parsed = parse_with_openings('[{"a": 1}, {"a": 2}]')
+    >>> parsed = _parse_with_openings('[{"a": 1}, {"a": 2}]')
     >>> [parsed.openings[id(item)] for item in parsed.value]
     [1, 11]
     """
@@ -87,7 +87,7 @@ def parse_with_openings(text: str) -> ParsedJson | None:
     except (ValueError, RecursionError):
         return None
     openings = {id(made): opening for made, opening in zip(objects, _openings(text), strict=True)}
-    return ParsedJson(value, openings, objects)
+    return _ParsedJson(value, openings, objects)
 
 
 def _openings(text: str) -> list[int]:
@@ -103,10 +103,10 @@ def _openings(text: str) -> list[int]:
     return closed
 
 
-def find_number(text: str, opening: int, key: str) -> tuple[int, int] | None:
+def _find_number(text: str, opening: int, key: str) -> tuple[int, int] | None:
     """Return where the digits of an object's number stand, given the index of its brace; None without such a key.
 
-    >>> find_number('[{"b": {"a": 1}, "a": 25}]', 1, "a")
+    >>> _find_number('[{"b": {"a": 1}, "a": 25}]', 1, "a")
     (22, 24)
     """
     depth = 0
@@ -366,18 +366,18 @@ def _json_spots(parts: Sequence[_Part], found: Sequence[FoundSource]) -> list[_S
     return spots if len(places) == len(found) else []
 
 
-def _parsed(parts: Sequence[_Part]) -> dict[int, ParsedJson]:
+def _parsed(parts: Sequence[_Part]) -> dict[int, _ParsedJson]:
     """Return the values of those parts that are JSON, by their positions."""
     parsed = {}
     for number, part in enumerate(parts):
-        value = None if part.key == "title" else parse_with_openings(part.text)
+        value = None if part.key == "title" else _parse_with_openings(part.text)
         if value is not None:
             parsed[number] = value
     return parsed
 
 
 def _spot_of_item(
-    source: int, item: FoundSource, parts: Sequence[_Part], parsed: Mapping[int, ParsedJson]
+    source: int, item: FoundSource, parts: Sequence[_Part], parsed: Mapping[int, _ParsedJson]
 ) -> _Spot | None:
     """Return where the number of an item is written: in its ``source_id``, else after its brace."""
     fields = _object_of(item)
@@ -387,7 +387,7 @@ def _spot_of_item(
     opening = parsed[part].openings[id(fields)]
     if "source_id" not in fields:
         return _Spot(part, opening + 1, opening + 1, _IN_JSON, source)
-    digits = find_number(parts[part].text, opening, "source_id")
+    digits = _find_number(parts[part].text, opening, "source_id")
     if digits is None or item.kept_id is None:
         return None
     return _Spot(part, *digits, _DIGITS, source)

@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from inspect import isawaitable
-from types import TracebackType
 from typing import Any
 
 from convstore.exceptions import InvalidInputError, StoreError
@@ -130,12 +129,7 @@ class Drafting:
         self._repeating = asyncio.ensure_future(self._repeat())
         return self.drop
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         await settle(self._end(is_whole=error is None and not self._keeps))
 
     async def _repeat(self) -> None:

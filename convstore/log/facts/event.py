@@ -60,9 +60,8 @@ class EventKind(FactKind[TurnEvent]):
 
     name = "event"
     is_loaded = True
-    is_forked = (
-        False  # neither an end of the turn nor a decision is in a fork that is cut before it
-    )
+    # neither an end of the turn nor a decision is in a fork that is cut before it
+    is_forked = False
 
     def encode(self, value: TurnEvent, entry: Entry) -> Any:
         """Return it as JSON."""
