@@ -181,18 +181,35 @@ async def test_a_lease_is_renewed_while_a_tool_or_a_chain_works(
         async with asyncio.timeout(20), aclosing(stream) as updates:
             async for update in updates:
                 if "tools" in update:
-                    [turns] = _RUNS.turns.values()
-                    [turn] = turns.held
-                    assert turn._unattended < 900.0
-                    turn._unattended += 900.0
-                    assert turn.session._renewing
-                    await turn.session._renewing
+                    await _lapse_of_lease()
                     break
         chat = store.conversation(user_id="ada", thread_id="chain")
         chain = load_node(store) | RunnableLambda(answer) | append_node(store)
         async with asyncio.timeout(20):
             await chain.ainvoke(ASKED, {"configurable": chat.scope})
         assert [message.type for message in await log_of(chat)] == ["human", "ai"]
+        chat = store.conversation(user_id="ada", thread_id="streamed chain")
+        parts = (load_node(store) | RunnableLambda(_parts)).astream(
+            ASKED, {"configurable": chat.scope}
+        )
+        async with asyncio.timeout(20), aclosing(parts):
+            await anext(parts)
+            await _lapse_of_lease()
+
+
+async def _parts(_: Any) -> AsyncIterator[str]:
+    yield "They"
+    yield "do."
+
+
+async def _lapse_of_lease() -> None:
+    """Wait until the run in progress loses its lease, after 15 minutes in which it does nothing."""
+    [turns] = _RUNS.turns.values()
+    [turn] = turns.held
+    assert turn._unattended < 900.0
+    turn._unattended += 900.0
+    assert turn.session._renewing
+    await turn.session._renewing
 
 
 async def test_the_next_question_is_taken_at_once_after_any_way_out(chat: Conversation) -> None:
