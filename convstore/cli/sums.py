@@ -106,9 +106,15 @@ def _show(console: Console, document: dict[str, Any]) -> None:
         for name in _COLUMNS
         if together.get(name, 1) or name not in ("cache_read_tokens", "cache_write_tokens", "cost")
     ]
-    tables = {"": [together], **document["by"], "model": document["models"]}
-    tables |= {"tool": document.get("tools"), "of these, and apart": document["apart"]}
-    for title, rows in tables.items():
+    # a scope key may be named "model" or "tool", too
+    tables = [
+        ("", [together]),
+        *document["by"].items(),
+        ("model", document["models"]),
+        ("tool", document.get("tools")),
+        ("of these, and apart", document["apart"]),
+    ]
+    for title, rows in tables:
         if rows:
             shown = [name for name in fields if name in rows[0]]
             console.print(_table(title, rows, shown, console.width))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import html
+import io
 import json
 import re
 from collections import Counter
@@ -14,8 +15,10 @@ import httpx
 import pytest
 from command_line import convstore, emptied_address
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from rich.console import Console
 
 from convstore import ConversationStore
+from convstore.cli.sums import _show as show
 from convstore.edges import each_conversation
 from convstore.exceptions import InvalidInputError
 from convstore.ext.inspector import inspector
@@ -230,6 +233,18 @@ def test_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "metadata d" not in tables  # the first four fields
     assert "metadata a" not in tables  # no value that is a text or a number
     assert (sums.document()["damaged"], sums.together.tokens) == (1, 90)
+
+
+def test_a_scope_key_may_have_the_name_of_a_table() -> None:
+    """The table of a key named "model" is printed beside that of the models."""
+    sums = Sums(["model"], {})
+    for _ in range(2):
+        sums.add(ConversationInfo(scope={"model": "of a user"}, usage={"gpt": ONE._asdict()}))
+    file = io.StringIO()
+    show(Console(file=file, width=120), sums.document())
+    printed = file.getvalue()
+    assert "of a user" in printed
+    assert "gpt" in printed
 
 
 @pytest.mark.parametrize("percent", [1, 50, 95, 100])
