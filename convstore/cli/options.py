@@ -332,7 +332,7 @@ def read_prices(given: list[str] | None) -> Prices:
     found = dict[str, Any]()
     for text in given or ():
         model, _, prices = text.rpartition("=")
-        # what is no number is refused below
+        # text that is not a number is refused below
         found[model] = tuple(
             float(price) if price.replace(".", "", 1).isdecimal() else price
             for price in prices.split(",")

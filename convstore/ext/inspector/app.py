@@ -90,9 +90,9 @@ def inspector(
             None to refuse the request, or `EVERYTHING` for a person who may see all conversations.
         policy: Policy of the views. By default a view with a stamp has that one's policy, and any other the policy of
             the conversation's newest stamp, which the application loads; without one, the store's.
-        prices: What a million tokens cost by model, such as ``{"my-model": (2.5, 10, 0.25, 3)}``:
-            in, out, and input that a prompt cache read and wrote. Without the last ones, this is input like any other.
-            Without prices the page has no costs.
+        prices: What a million tokens cost by model, such as ``{"my-model": (2.5, 10, 0.25, 3)}``: input, output, and
+            input that a prompt cache read and wrote. Without the last ones, this is input like any other. Without
+            prices no page has costs.
 
     Raises:
         InvalidInputError: `authorize` is missing, `store` is no `ConversationStore`, `policy` no policy, or a price is
