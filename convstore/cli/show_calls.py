@@ -108,12 +108,12 @@ async def _with_held(views: _Views, calls: Calls, call: StoredMessage | None) ->
     """Return a call, and if its cache broke by the views, with how much held."""
     from convstore.ext.model_calls import kept_between  # noqa: PLC0415 - loads langchain
     from convstore.messages.tokens import count  # noqa: PLC0415 - as above
-    from convstore.values.stamps import PROMPT_CHANGED  # noqa: PLC0415 - loads pydantic
+    from convstore.values.stamps import NOTHING_HELD  # noqa: PLC0415 - loads pydantic
 
     row = _Call.of(calls, call)
     stamp = calls.stamp_of(call)
     earlier = calls.before(call)
-    if row.cause == PROMPT_CHANGED or not (stamp and earlier and earlier.stamp):
+    if row.cause in NOTHING_HELD or not (stamp and earlier and earlier.stamp):
         return row
     try:
         before = await views.load(earlier.stamp)

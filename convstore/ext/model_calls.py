@@ -5,7 +5,7 @@ A call is an AI message, which answers it. Its stamp says what the model got.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple, Protocol, TypeVar
@@ -14,12 +14,13 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
-from convstore.messages.provenance import kind_of
+from convstore.messages.provenance import kind_of, model_of
 from convstore.messages.tool_calls import calls_of
 from convstore.types import PastView, StoredMessage
 from convstore.values.stamps import (
+    ANOTHER_MODEL,
     MESSAGES_CHANGED,
-    PROMPT_CHANGED,
+    NOTHING_HELD,
     TURNS_LEFT_OUT,
     ViewStamp,
     break_between,
@@ -38,7 +39,7 @@ class ToolCall:
     has_failed: bool = False
 
 
-UNEXPECTED = frozenset({"another policy", "summary set aside", PROMPT_CHANGED})
+UNEXPECTED = frozenset({"another policy", "summary set aside", *NOTHING_HELD})
 """Causes of a lost cache that no rule of views brings about, but the application."""
 
 
@@ -100,10 +101,15 @@ class Calls:
         return self.near[-1].ordinal + 1 if self.near else 0
 
     def before(self, call: StoredMessage | None) -> StoredMessage | None:
-        """Return the call before one in time, rewound since or not; None stands for the next call."""
+        """Return the call whose prompt cache one can use, see `call_before`; None stands for the next call."""
         end = self.end if call is None else call.ordinal
-        earlier = [message for message in reversed(self.all) if message.ordinal < end]
-        return call_before(earlier, self.stamp_of(call))
+        earlier = [message for message in self.all if message.ordinal < end]
+        model = model_of(call.message) if call else ""
+        return call_before(
+            earlier,
+            self.stamp_of(call),
+            is_same_model=lambda other: model in ("", model_of(other.message)),
+        )
 
     def cut_by(self, call: StoredMessage | None) -> str:
         """Return what broke the prompt cache of a call by the stamps, in a word or two; "" if nothing did.
@@ -115,14 +121,16 @@ class Calls:
         before = self.before(call)
         if not before:
             return ""
-        return break_between(before.stamp, self.stamp_of(call))
+        models = [model_of(each.message) for each in (before, call) if each]
+        return cause_by_stamps(before.stamp, self.stamp_of(call), models)
 
     async def compare_views(self, chat: Conversation) -> None:
         """Compare the views of calls with a rewind before them, of which stamps know less."""
         for call in self.all:
             before = self.before(call)
             if before and may_follow_rewind(before, call):
-                self._causes[call.ordinal] = await cause_by_views(chat, before, call)
+                cut_by = self.cut_by(call)
+                self._causes[call.ordinal] = await cause_by_views(chat, before, call, cut_by)
 
     @property
     def is_answered(self) -> bool:
@@ -208,9 +216,21 @@ def may_follow_rewind(before: HasStamp, call: HasStamp) -> bool:
     return not call.is_rewound or call.stamp.marks.start > before.stamp.ordinal
 
 
-async def cause_by_views(chat: Conversation, before: HasStamp, call: HasStamp) -> str:
-    """Return what broke the prompt cache between two calls by their views; by the stamps if they cannot be built."""
-    cut_by = break_between(before.stamp, call.stamp)
+def cause_by_stamps(
+    before: ViewStamp | None, after: ViewStamp | None, models: Iterable[str]
+) -> str:
+    """Return what broke the prompt cache from one call to a later one by their stamps and models; "" if nothing did."""
+    is_known = before is not None and after is not None
+    if is_known and len(set(models) - {""}) > 1:
+        return ANOTHER_MODEL
+    return break_between(before, after)
+
+
+async def cause_by_views(chat: Conversation, before: HasStamp, call: HasStamp, cut_by: str) -> str:
+    """Return what broke the prompt cache between two calls by their views.
+
+    It is `cut_by`, what the stamps say, if the views cannot be built.
+    """
     if before.stamp is None or call.stamp is None:
         return cut_by
     try:
@@ -221,12 +241,20 @@ async def cause_by_views(chat: Conversation, before: HasStamp, call: HasStamp) -
     return kept_between(earlier, later, cut_by).cause
 
 
-def call_before(earlier: Iterable[CallT], stamp: ViewStamp | None) -> CallT | None:
-    """Return the call with which one is compared, from those before it, newest first; None for the first call.
+def call_before(
+    earlier: Sequence[CallT], stamp: ViewStamp | None, *, is_same_model: Callable[[CallT], bool]
+) -> CallT | None:
+    """Return the call with which one is compared, from those before it, in order; None for the first call.
 
-    It is the last one in time. Later rewinds and other answers do not change it, as they did not exist yet. Before a
-    call with a stamp, those without one count only if there is none with one.
+    It is the last one in time of the same model, as each model has a prompt cache of its own, or the last one of any.
+    Later rewinds and other answers do not change it, as they did not exist yet.
     """
+    same = (call for call in reversed(earlier) if is_same_model(call))
+    return _last_stamped(same, stamp) or _last_stamped(reversed(earlier), stamp)
+
+
+def _last_stamped(earlier: Iterable[CallT], stamp: ViewStamp | None) -> CallT | None:
+    """Return the first of some calls; before a call with a stamp, those without one count if there is no other."""
     last: CallT | None = None
     for call in earlier:
         if call.stamp or stamp is None:
@@ -243,7 +271,7 @@ def kept_between(before: PastView, after: PastView, cut_by: str) -> Kept:
     """
     same = same_beginning(before, after)
     is_known = "differs" not in (before.match, after.match)
-    if cut_by == PROMPT_CHANGED:
+    if cut_by in NOTHING_HELD:
         return Kept(0, cut_by)
     if is_known and same == len(before.messages):
         return Kept(same, "")

@@ -15,7 +15,7 @@ from convstore.ext.model_calls import alike, form_of, kept_between, same_beginni
 from convstore.messages.provenance import kind_of
 from convstore.types import PastView, ViewReason
 from convstore.values.explanations import STATES, limit_of
-from convstore.values.stamps import PROMPT_CHANGED, TURN_ENDED
+from convstore.values.stamps import ANOTHER_MODEL, NOTHING_HELD, PROMPT_CHANGED, TURN_ENDED
 
 _MAX_LINES = 60
 _NEAR = 80
@@ -36,6 +36,12 @@ _STATES_BY_CAUSE = {
     TURN_ENDED: ("stub", "placeholder"),
 }
 """States of the messages that a cause of `break_between` is about."""
+
+_UNSEEN_CAUSES = {
+    ANOTHER_MODEL: "another model answered, which has a cache of its own",
+    PROMPT_CHANGED: "the system prompt or the tools are others than those of the call before",
+}
+"""Causes that are no change of a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +99,8 @@ def changes_between(
     others = [text for _, text in causes]
     lines = list(_diff(before, after, same_beginning(before.history, after.history)))
     cause = [*named, *others, "another summary or note stands before them"][0]
-    if cut_by == PROMPT_CHANGED:
-        cause = "the system prompt or the tools are others than those of the call before"
+    if cut_by in NOTHING_HELD:
+        cause = _UNSEEN_CAUSES[cut_by]
     return Changes(
         same_tokens=sum(after.sizes[: kept.messages]),
         new_tokens=sum(line.tokens for line in lines if line.kind == "add"),

@@ -17,10 +17,16 @@ from convstore import Conversation
 from convstore.ext.inspector.call_page import titled_info
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.strip import BEHIND, Scale, parts_in
-from convstore.ext.model_calls import call_before, cause_by_views, may_follow_rewind
+from convstore.ext.model_calls import (
+    call_before,
+    cause_by_stamps,
+    cause_by_views,
+    may_follow_rewind,
+)
+from convstore.messages.provenance import model_of
 from convstore.types import ConversationInfo, StoredMessage
 from convstore.values.scope import PATH
-from convstore.values.stamps import TURN_ENDED, ViewStamp, break_between, has_new_summary
+from convstore.values.stamps import TURN_ENDED, ViewStamp, has_new_summary
 
 _PAGE = 1_000
 _BUCKETS = 150
@@ -45,6 +51,7 @@ class CallMark:
         tools: The ids of its calls of tools.
         stamp: The stamp of what the model got; None if it was not stored.
         is_rewound: True if its answer was rewound.
+        model: The model that answered; "" if it is not named.
         cut_by: What broke its prompt cache, in a word or two; "" if nothing did.
         has_summary: True if it is the first with its summary.
         failed: Number of results that report a failure.
@@ -56,6 +63,7 @@ class CallMark:
     tools: tuple[str, ...]
     stamp: ViewStamp | None
     is_rewound: bool
+    model: str = ""
     cut_by: str = ""
     has_summary: bool = False
     failed: int = 0
@@ -94,15 +102,19 @@ class CallMarks:
         """Compare the views of calls with a rewind before them, of which stamps know less."""
         for call in self.calls:
             if call.before and may_follow_rewind(call.before, call):
-                call.cut_by = await cause_by_views(chat, call.before, call)
+                call.cut_by = await cause_by_views(chat, call.before, call, call.cut_by)
 
     def _add_call(self, stored: StoredMessage) -> None:
         tools = tuple(str(tool["id"]) for tool in getattr(stored.message, "tool_calls", ()))
         id_ = str(stored.message.id)
-        call = CallMark(stored.ordinal, id_, tools, stored.stamp, stored.is_rewound)
-        if before := call_before(reversed(self.calls), call.stamp):
+        model = model_of(stored.message)
+        call = CallMark(stored.ordinal, id_, tools, stored.stamp, stored.is_rewound, model)
+        before = call_before(
+            self.calls, call.stamp, is_same_model=lambda other: model in ("", other.model)
+        )
+        if before:
             call.before = before
-            call.cut_by = break_between(before.stamp, call.stamp)
+            call.cut_by = cause_by_stamps(before.stamp, call.stamp, (before.model, model))
             call.has_summary = has_new_summary(before.stamp, call.stamp)
         self.calls.append(call)
         self._callers |= dict.fromkeys(tools, call)

@@ -149,3 +149,27 @@ async def overview(client: httpx.AsyncClient, here: str) -> dict[int, str]:
     return {
         int(text_in(name)): "".join(re.findall("cache broken: ([^<]+)", row)) for name, row in found
     }
+
+
+async def test_another_model_has_a_cache_of_its_own(
+    store: ConversationStore, browse: Browse
+) -> None:
+    """Nothing held at its first call; a model that is asked again has what its own last call left."""
+    chat = store.conversation(user_id="ada", thread_id="models")
+    for number, model in enumerate(("gpt-5", "gpt-5", "claude", "gpt-5", "claude")):
+        await chat.append(HumanMessage(f"Question {number}."))
+        stamp = (await chat.load_history()).stamp
+        said = AIMessage("Yes.", response_metadata={"model_name": model})
+        await chat.append(said, stamp=stamp)
+    shown = {row["ordinal"]: (row["cache"], row["cause"]) for row in await rows(chat)}
+    held = ("held", "")
+    broken = ("broken", "another model")
+    first = ("first call", "")
+    assert shown == {2: first, 4: held, 6: broken, 8: held, 10: held, None: held}
+    client = browse()
+    here = await address(chat)
+    assert await overview(client, here) == {2: "", 4: "", 6: "another model", 8: "", 10: ""}
+    page = text_in((await client.get(f"{here}/changes?at=6")).text)
+    assert "another model answered" in page
+    assert "Cache broken: none of" in page
+    assert "so the cache holds" not in page
