@@ -527,8 +527,14 @@ class TurnSessionContract:
     async def test_an_append_may_depend_on_the_end(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """With `after`, an append succeeds only at that end of the log or if its messages are already stored."""
+        """With `after`, an append succeeds only at that end of the log or if its messages are already stored.
+
+        It begins no conversation for an end that none has.
+        """
         said: list[BaseMessage] = [AIMessage("Hello", id="a")]
+        with pytest.raises(LogMovedError):
+            await chat.append(said, after=1)
+        assert not (await chat.store.list_conversations(**chat.scope)).conversations
         await chat.append(said, after=0)
         await elsewhere.append(AIMessage("Again", id="b"), after=1)
         await chat.append(said, after=0)

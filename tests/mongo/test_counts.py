@@ -637,6 +637,20 @@ async def test_payloads_that_are_too_large_for_one_command_go_ahead(
     assert [message.content for message in log] == [result.content for result in results]
 
 
+async def test_a_large_append_that_collides_in_its_last_command_takes_the_next_number(
+    store: ConversationStore, client: Client, database_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer took the entry's number; the chunks went ahead, so the entry is not the first document sent."""
+    monkeypatch.setattr("convstore.mongo.log._COMMAND_BYTES", 20_000)
+    chat = store.conversation(user_id="counted", thread_id=uuid.uuid4().hex)
+    other = ConversationStore(client[database_name]).conversation(**chat.scope)
+    await chat.append(HumanMessage("q1"))
+    await other.append(HumanMessage("q2"))
+    receipt = await chat.append(ToolMessage(secrets.token_hex(20_000), tool_call_id="c"))
+    assert receipt.first == 3
+    assert [message.type async for message in chat.messages()] == ["human", "human", "tool"]
+
+
 @pytest.mark.slow
 async def test_a_compaction_that_is_not_due_reads_the_state_and_the_last_entry(
     client: Client, database_name: str, commands: Commands
