@@ -74,11 +74,11 @@ class GroupSum:
         if price:
             self.cost += cost_of(usage, price)
         else:
-            self.unpriced += usage.input_tokens + usage.output_tokens
+            self.unpriced += usage.tokens
 
     def document(self, unit: str = "conversations", *stored: str) -> dict[str, Any]:
         """Return the number of units, what is stored, and what was billed; None for what is not known."""
-        billed = self.usage.input_tokens + self.usage.output_tokens
+        billed = self.usage.tokens
         counts = {name: count if billed else None for name, count in self.usage._asdict().items()}
         return {
             "name": self.name,
@@ -286,7 +286,7 @@ class Sums:
 
     def document(self) -> dict[str, Any]:
         """Return all sums: what several conversations share, the largest first; None for what is not known."""
-        models = sorted(self._models.values(), key=lambda model: -sum(model.usage[:2]))
+        models = sorted(self._models.values(), key=lambda model: -model.usage.tokens)
         found = {
             "damaged": self._damaged,
             "together": _stored(self.together),

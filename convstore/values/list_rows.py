@@ -157,7 +157,7 @@ ORDERS: Mapping[str, tuple[str, Callable[[ListRow], float]]] = {
     "": ("newest", lambda _: 0),
     "full": ("fullest", lambda row: row.share),
     "tokens": ("largest", lambda row: row.info.tokens),
-    "billed": ("most billed", lambda row: sum(row.billed[:2])),
+    "billed": ("most billed", lambda row: row.billed.tokens),
     "failed": ("most failed", lambda row: row.info.failed),
     "turns": ("most turns", lambda row: row.info.turns),
 }
@@ -168,7 +168,7 @@ def columns_of(row: ListRow, scope_keys: Sequence[str]) -> dict[str, Any]:
     """Return the columns of a row with their names, as exports have them; None for what is not known."""
     info = row.info
     call = info.last_call
-    billed = row.billed if any(row.billed) else (None,) * len(Usage._fields)
+    billed = row.billed._asdict() if any(row.billed) else {}
     return {
         "conversation_id": info.conversation_id,
         "first_question": info.title,
@@ -180,10 +180,10 @@ def columns_of(row: ListRow, scope_keys: Sequence[str]) -> dict[str, Any]:
         "tokens_stored": info.tokens,
         "last_call_tokens": call.tokens if call else None,
         "last_call_budget": call.max_tokens if call else None,
-        "billed_input": billed[0],
-        "billed_from_cache": billed[3],
-        "billed_to_cache": billed[4],
-        "billed_output": billed[1],
+        "billed_input": billed.get("input_tokens"),
+        "billed_from_cache": billed.get("cache_read_tokens"),
+        "billed_to_cache": billed.get("cache_write_tokens"),
+        "billed_output": billed.get("output_tokens"),
         "failed": info.failed or None,
         "updated_at": info.updated_at.isoformat() if info.updated_at else None,
     }

@@ -28,6 +28,11 @@ class Usage(NamedTuple):
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
 
+    @property
+    def tokens(self) -> int:
+        """The tokens of requests and replies."""
+        return self.input_tokens + self.output_tokens
+
     def plus(self, other: Usage) -> Usage:
         """Return the sums of both.
 
