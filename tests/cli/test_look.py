@@ -383,6 +383,15 @@ def test_a_row_after_the_last_number_is_refused(uri: Any, monkeypatch: pytest.Mo
     assert "the list numbers its first 2 rows, so none is 3; name the conv" in result.stderr
 
 
+def test_a_filter_reads_the_list_in_several_pieces(
+    uri: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It selects among all conversations of a page, of which the store lists a thousand at a time."""
+    monkeypatch.setattr("convstore.cli.list_.MOST_ROWS", 2)
+    found = document("list", "--uri", uri, "--failed")
+    assert (found["covered"], found["next_page"]) == (3, None)
+
+
 @pytest.mark.costly
 @pytest.mark.parametrize("options", [(), ("--full",), ("--view",), ("--json", "--full")])
 def test_hostile_text_is_shown_escaped(uri: Any, options: Any) -> None:

@@ -235,6 +235,14 @@ def test_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (sums.document()["damaged"], sums.together.tokens) == (1, 90)
 
 
+def test_tools_that_failed_come_first() -> None:
+    """The tool with the most failed results is the first, however seldom it was called."""
+    counts = {"alert": (9, 0), "book": (1, 1), "cancel": (2, 2), "draw": (10, 0), "edit": (9, 0)}
+    tools = {name: ToolSum(name, calls, failed) for name, (calls, failed) in counts.items()}
+    found = [tool.name for tool in by_tool((), tools)]
+    assert found == ["cancel", "book", "draw", "alert", "edit"]
+
+
 def test_a_scope_key_may_have_the_name_of_a_table() -> None:
     """The table of a key named "model" is printed beside that of the models."""
     sums = Sums(["model"], {})
