@@ -1,0 +1,52 @@
+"""The state of a conversation says if the answer to its newest question was cut off, wherever that was appended."""
+
+from __future__ import annotations
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+
+from convstore import Conversation
+
+
+def _asked(turn: str) -> BaseMessage:
+    return HumanMessage("Why?", id=turn)
+
+
+def _said(reason: str) -> BaseMessage:
+    return AIMessage("Because", response_metadata={"finish_reason": reason})
+
+
+async def _state(chat: Conversation) -> str:
+    return (await chat.info()).state
+
+
+async def test_only_the_answer_to_the_newest_question_counts(chat: Conversation) -> None:
+    """Not one before it, nor one that comes late to an earlier question."""
+    await chat.append([_asked("q1"), _said("length")])
+    assert await _state(chat) == "cut"
+    await chat.append([_asked("q2")])
+    assert await _state(chat) == "open"
+    await chat.append([_said("content_filter")])
+    assert await _state(chat) == "refused"
+    await chat.append([_said("stop")], turn="q2")
+    assert await _state(chat) == "finished"
+    await chat.append([_said("length")], turn="q1")
+    assert await _state(chat) == "finished"
+
+
+async def test_a_rewind_shows_the_state_before(chat: Conversation) -> None:
+    """Of the question that is the newest one again, with the answers that are left of it."""
+    await chat.append([_asked("q1"), _said("length")])
+    await chat.append([_asked("q2"), _said("content_filter")])
+    await chat.append([_asked("q3"), _said("stop")])
+    for question, state in (("q3", "refused"), ("q2", "cut")):
+        await chat.rewind(before_id=question)
+        assert await _state(chat) == state
+    assert (await chat.store.verify(**chat.scope)).ok
+
+
+async def test_a_turn_without_an_answer_is_not_cut(chat: Conversation) -> None:
+    """An event may end a turn without an answer."""
+    await chat.append([_asked("q1"), _said("length")])
+    async with await chat.turn("q2", human="And now?") as turn:
+        await turn.finish()
+    assert await _state(chat) == "finished"
