@@ -12,6 +12,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore import ConversationStore, InvalidInputError
+from convstore.exceptions import CorruptDocumentError
 from convstore.integration import host_of
 from convstore.transfer import export_conversations, import_conversations, read_file
 
@@ -72,6 +73,21 @@ async def test_verify_does_not_ask_again(store: ConversationStore) -> None:
     log = driver.collection("log")
     await log.update_one({"messages.id": "shop"}, {"$unset": {"messages.0.failed": 1}})
     assert not (await ConversationStore(driver.database).verify(**SCOPE)).ok
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"$unset": {"messages.0.failed": 1}}, {"$set": {"messages.0.judged": ["True", b"12345678"]}}],
+    ids=["verdict", "checksum"],
+)
+async def test_a_damaged_word_of_the_application_is_not_read(
+    store: ConversationStore, damage: dict[str, Any]
+) -> None:
+    """Nothing derives it, so it has a checksum that every read compares."""
+    driver = host_of(store).driver
+    await driver.collection("log").update_one({"messages.id": "shop"}, damage)
+    with pytest.raises(CorruptDocumentError):
+        await ConversationStore(driver.database).conversation(**SCOPE).list_messages()
 
 
 async def test_an_archive_has_the_word_of_the_application(

@@ -91,6 +91,15 @@ async def test_what_goes_wrong_after_an_import_needs_attention(store: Conversati
     assert (await states_of(chat))[1:] == ("broke off", True)
 
 
+async def test_a_call_that_waits_for_a_person_is_open(store: ConversationStore) -> None:
+    """It was recorded here, after the import."""
+    messages = [HumanMessage("Refund me?", id="q"), CALL.model_copy(update={"id": None})]
+    chat = await imported(store, "waits", messages)
+    async with await chat.turn("q") as turn:
+        await turn.wait_for(turn.open_calls[0])
+    assert await states_of(chat) == ("open", "waits", True)
+
+
 async def test_a_rewind_of_the_source_keeps_the_mark(store: ConversationStore) -> None:
     """It is the last entry that the import writes."""
     chat = await imported(store, "back", [*REWOUND[:3], AIMessage("2")], rewound=[(4, 4)])
