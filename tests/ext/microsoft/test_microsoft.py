@@ -253,7 +253,7 @@ async def test_what_a_client_leaves_out_is_named(
                 "tool",
                 [Content.from_function_result("c1", result=[Content.from_text("Here."), *asked])],
             ),
-            Message("assistant", ["So."]),
+            Message("assistant", [Content.from_text_reasoning(text="Hm."), "So."]),
         ],
     )
     model = "mistral-large-latest" if "Mistral" in name else "claude-opus-4-1"
@@ -269,9 +269,14 @@ async def test_what_a_client_leaves_out_is_named(
                 ]
                 sent |= {f"{kind} of a result" if at else kind for kind in kinds}
     assert sent == SENT[name]
+    thoughts = [c for each in shown for c in each.contents if c.type == "text_reasoning"]
+    assert len(thoughts) == (name != "RawMistralChatClient")
+    unsaid = [] if thoughts else ["reasoning"]
+    assert [part for _, part, why in dropped if why == "the client sends none"] == unsaid
     assert "Fish." in shown[0].text
     lost = {"image", "file", "image of a result", "file of a result"} - SENT[name]
-    assert sorted(part.part for part in dropped) == sorted(kind.split()[0] for kind in lost)
+    files_lost = [kind.split()[0] for kind in lost]
+    assert sorted(part.part for part in dropped) == sorted([*files_lost, *unsaid])
 
 
 async def test_a_repeated_save_writes_nothing(store: ConversationStore, user: str) -> None:
