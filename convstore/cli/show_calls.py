@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from convstore.values.stamps import ViewStamp
 
 _MOST_MESSAGES = 1_000
+_KEPT_VIEWS = 4
+"""Views that are kept: each is compared with that of the call before, or of the last one of its model."""
 
 
 async def calls_answer(chat: Conversation, *, limit: int, before: int | None) -> Answer:
@@ -87,7 +89,7 @@ class _Call(NamedTuple):
 
 
 class _Views:
-    """Loads the views of calls in order; the last two are kept, as each is compared with the one before."""
+    """Loads the views of calls in order; the last ones are kept."""
 
     def __init__(self, chat: Conversation) -> None:
         self._chat = chat
@@ -99,7 +101,7 @@ class _Views:
         key = f"{stamp.entry}/{stamp.digest}/{stamp.policy}"
         view = self._kept.pop(key, None) or await self._chat.view_at(stamp)
         self._kept[key] = view
-        if len(self._kept) > 2:
+        if len(self._kept) > _KEPT_VIEWS:
             del self._kept[next(iter(self._kept))]
         return view
 
