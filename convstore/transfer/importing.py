@@ -439,7 +439,7 @@ class _ConversationImport:
         """Repeat the changes of variants after a batch, or only note them; with `is_known` those that the log lacks."""
         stored = await self._stored_changes(batch) if is_known else []
         for change in self._changes.get(batch.messages[-1].position, ()):
-            if may_be_missing and not _is_next(change, stored):
+            if may_be_missing and not _removed_from(stored, change):
                 replaced = self._active_turns.get(change.first_turn, change.first_turn)
                 with as_of(change.at):
                     await self._log.change_variant(change, instead_of=replaced)
@@ -644,8 +644,8 @@ def _is_of_entry(fact: ArchivedFact, last: ReadyMessage) -> bool:
     return fact.is_with_messages and fact.after == last.position
 
 
-def _is_next(change: VariantChange, stored: list[VariantChange]) -> bool:
-    """Return True if stored changes have a change, which is removed with those before it."""
+def _removed_from(stored: list[VariantChange], change: VariantChange) -> bool:
+    """Remove a change from the stored ones, with those before it; return False if it is not among them."""
     for number, other in enumerate(stored, 1):
         if other._replace(ordinal=change.ordinal, at=change.at) == change:
             del stored[:number]
