@@ -25,9 +25,12 @@ _MOST_MESSAGES = 40
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """A variant that the page shows, and how many of its messages are not on the page.
+    """A variant that the page shows.
 
-    The others have their ordinals, and True if they report a failed call.
+    Attributes:
+        variant: The variant.
+        messages: Its first messages: ordinal, message, text, and True for a result that reports a failed call.
+        left: The number of the others.
     """
 
     variant: Variant
