@@ -177,6 +177,8 @@ def names_of_results(messages: Sequence[StoredMessage]) -> dict[int, str]:
 def read_back_in(messages: Sequence[StoredMessage]) -> set[int]:
     """Return the ordinals of the results that a model read again, as far as messages of one log tell."""
     asked = frozenset(_names_asked(messages))
+    if not asked:
+        return set()
     return {stored.ordinal for stored in messages if not asked.isdisjoint(_names(stored))}
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain.agents import create_agent
@@ -189,8 +189,9 @@ async def test_a_lease_is_renewed_while_a_tool_or_a_chain_works(
             await chain.ainvoke(ASKED, {"configurable": chat.scope})
         assert [message.type for message in await log_of(chat)] == ["human", "ai"]
         chat = store.conversation(user_id="ada", thread_id="streamed chain")
-        parts = (load_node(store) | RunnableLambda(_parts)).astream(
-            ASKED, {"configurable": chat.scope}
+        streamed = load_node(store) | RunnableLambda(_parts)
+        parts = cast(
+            AsyncGenerator[str, None], streamed.astream(ASKED, {"configurable": chat.scope})
         )
         async with asyncio.timeout(20), aclosing(parts):
             await anext(parts)

@@ -886,7 +886,10 @@ async def test_a_page_reads_what_it_shows(
 async def test_every_page_of_12_000_messages_is_small_and_cheap(
     client: Client, database_name: str
 ) -> None:
-    """Each has at most 100 KB, and takes at most 100 ms of CPU; the test allows five times that, for a busy machine."""
+    """Each has at most 100 KB, and takes at most 100 ms of CPU; sums, which read whole logs, take 500 ms.
+
+    The test allows five times that, for a busy machine.
+    """
     store = ConversationStore(
         client[database_name], collection_prefix="long_", policy=HistoryPolicy(max_tokens=8_000)
     )
@@ -925,7 +928,12 @@ async def test_every_page_of_12_000_messages_is_small_and_cheap(
             waiting += [
                 link.replace("&amp;", "&") for link in re.findall(r' href="(/[^"]*)"', body)
             ]
-    assert {kind: cost for kind, cost in costs.items() if cost[0] > 0.5 or cost[1] > 100_000} == {}
+    too_dear = {
+        kind: cost
+        for kind, cost in costs.items()
+        if cost[0] > (2.5 if kind.startswith("/sums?") else 0.5) or cost[1] > 100_000
+    }
+    assert too_dear == {}
 
 
 async def test_sub_agents_are_listed_below_their_caller(
