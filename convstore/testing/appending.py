@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from convstore.exceptions import (
     SourceIdClashError,
     StoreClosedError,
 )
-from convstore.store import ConversationStore
+from convstore.testing.fixtures import NewStore
 from convstore.testing.samples import new_id, passages, rag_turn, same_messages
 
 __all__ = ["AppendContract"]
@@ -81,10 +80,9 @@ class AppendContract:
         assert again.message_ids == first.message_ids
 
     async def test_two_stores_append_to_one_conversation_without_holes(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """Messages of a batch are adjacent, and nothing is lost or doubled, whichever store writes."""
-        other = new_store().conversation(**chat.scope)
 
         async def write(handle: Conversation, name: str) -> None:
             for number in range(5):
@@ -96,8 +94,8 @@ class AppendContract:
 
         await asyncio.gather(
             *(
-                write(handle, f"{name}{handle is other}")
-                for handle in (chat, other)
+                write(handle, f"{name}{handle is elsewhere}")
+                for handle in (chat, elsewhere)
                 for name in "abc"
             )
         )
@@ -107,14 +105,13 @@ class AppendContract:
         assert all(len({id_.rpartition("-")[0] for id_ in batch}) == 1 for batch in batches)
 
     async def test_readers_see_a_prefix_while_writers_write(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """A log read earlier is the beginning of one read later."""
-        other = new_store().conversation(**chat.scope)
         logs: list[list[str]] = []
 
         async def read() -> None:
-            logs.extend([await _ids(other) for _ in range(6)])
+            logs.extend([await _ids(elsewhere) for _ in range(6)])
 
         async def write(name: str) -> None:
             for number in range(6):
@@ -197,12 +194,11 @@ class AppendContract:
         assert [receipt.source_ids for receipt in receipts] == [(1, 4), (5, 8)]
 
     async def test_reserved_source_ids_are_nobody_elses(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """Two stores that reserve and append at once share no number, and kept ids are kept."""
-        other = new_store().conversation(**chat.scope)
         ranges = await asyncio.gather(
-            *(handle.reserve_source_ids(3) for handle in (chat, other) for _ in range(4))
+            *(handle.reserve_source_ids(3) for handle in (chat, elsewhere) for _ in range(4))
         )
         numbers = [number for ids in ranges for number in ids]
         assert sorted(numbers) == list(range(1, 25))
@@ -224,9 +220,7 @@ class AppendContract:
             await chat.append([HumanMessage("again"), result()])
         assert (await chat.info()).message_count == 1
 
-    async def test_a_database_without_setup_says_so(
-        self, new_store: Callable[..., ConversationStore]
-    ) -> None:
+    async def test_a_database_without_setup_says_so(self, new_store: NewStore) -> None:
         """Without `setup`, both `ping` and `append` raise NotSetUpError."""
         store = new_store(collection_prefix=f"fresh_{new_id()}_")
         for call in (
@@ -236,9 +230,7 @@ class AppendContract:
             with pytest.raises(NotSetUpError, match="setup"):
                 await call()
 
-    async def test_a_closed_store_says_so(
-        self, new_store: Callable[..., ConversationStore]
-    ) -> None:
+    async def test_a_closed_store_says_so(self, new_store: NewStore) -> None:
         """Every call after `close` is refused."""
         store = new_store()
         await store.setup()
@@ -249,14 +241,13 @@ class AppendContract:
                 await call()
 
     async def test_a_batch_that_was_there_already_leaves_no_payload_behind(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
+        self, chat: Conversation, elsewhere: Conversation, database: Any
     ) -> None:
         """Chunks that went ahead of an entry that was not needed in the end are removed at once."""
-        other = new_store().conversation(**chat.scope)
-        await other.append(HumanMessage("What about seals?"))
+        await elsewhere.append(HumanMessage("What about seals?"))
         turn = rag_turn("What about orcas?", sources=6)
         await chat.append(turn)
-        assert (await other.append(turn)).written == 0
+        assert (await elsewhere.append(turn)).written == 0
         entry = await database["log"].find_one({"messages.id": turn[2].id})
         query = {"conversation": entry["conversation"], "data": {"$exists": True}}
         assert [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,19 +25,14 @@ from convstore.mongo.heads import Heads
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
-from convstore.testing.fixtures import ahead, kinds_of
+from convstore.testing.fixtures import NewStore, ahead, kinds_of, texts_of
 from convstore.testing.samples import new_id, rag_turn
 from convstore.transfer import export_conversations
 from convstore.values.reports import ErasureReceipt
 
 __all__ = ["ChildContract"]
 
-_NewStore = Callable[..., ConversationStore]
 _COLLECTIONS = ("log", "heads")
-
-
-async def _said(chat: Conversation) -> list[str]:
-    return [message.text async for message in chat.messages(rewound=True)]
 
 
 async def _family(chat: Conversation) -> list[Conversation]:
@@ -77,14 +71,14 @@ class ChildContract:
         return store.conversation(user_id=new_id(), thread_id="t")
 
     async def test_a_child_has_a_log_of_its_own(
-        self, new_store: _NewStore, outer: Conversation
+        self, new_store: NewStore, outer: Conversation
     ) -> None:
         """Parent, child and grandchild each read their own messages, from every process."""
         chats = await _family(outer)
         other = new_store()
         for number, chat in enumerate(chats):
             for handle in (chat, other.conversation(**chat.scope)):
-                assert await _said(handle) == [f"message {number}"]
+                assert await texts_of(handle) == [f"message {number}"]
                 assert [message.text for message in (await handle.load_history()).messages] == [
                     f"message {number}"
                 ]
@@ -139,13 +133,13 @@ class ChildContract:
             outer.child("m1"),
             outer.child("critic"),
         ):
-            assert await _said(other) == []
+            assert await texts_of(other) == []
             assert await other.get_tool_messages(["m"]) == []
             assert (await other.info()).created_at is None
         assert await eve.children() == []
 
     async def test_a_child_is_deleted_with_its_parent(
-        self, database: Any, new_store: _NewStore, outer: Conversation
+        self, database: Any, new_store: NewStore, outer: Conversation
     ) -> None:
         """Deleting a parent deletes its children. In a reused scope every process finds them empty."""
         chats = await _family(outer)
@@ -156,13 +150,13 @@ class ChildContract:
         await outer.append(HumanMessage("new", id="new"))
         for chat in chats[1:]:
             for handle in (chat, new_store().conversation(**chat.scope)):
-                assert await _said(handle) == []
+                assert await texts_of(handle) == []
 
     async def test_a_child_is_deleted_alone(self, outer: Conversation) -> None:
         """Deleting a child deletes the conversations below it. Its parent and siblings stay."""
         chats = await _family(outer)
         assert (await chats[1].delete()).conversations == 2
-        assert [await _said(chat) for chat in chats] == [["message 0"], [], [], ["message 3"]]
+        assert [await texts_of(chat) for chat in chats] == [["message 0"], [], [], ["message 3"]]
 
     async def test_verify_restores_a_parents_knowledge_of_children(
         self, database: Any, outer: Conversation
@@ -192,7 +186,7 @@ class ChildContract:
         assert await _left(database, root) == 0
 
     async def test_children_are_pruned_with_an_idle_parent(
-        self, database: Any, new_store: _NewStore, outer: Conversation
+        self, database: Any, new_store: NewStore, outer: Conversation
     ) -> None:
         """`prune` removes children with an idle parent, but keeps the family while a child still appends."""
         chats = await _family(outer)
@@ -220,7 +214,7 @@ class ChildContract:
     async def test_a_child_does_not_survive_an_interrupted_deletion(
         self,
         database: Any,
-        new_store: _NewStore,
+        new_store: NewStore,
         outer: Conversation,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
@@ -232,13 +226,13 @@ class ChildContract:
             with pytest.raises(StoreUnavailableError):
                 await outer.delete()
         for chat in chats[1:]:
-            assert await _said(new_store().conversation(**chat.scope)) == []
+            assert await texts_of(new_store().conversation(**chat.scope)) == []
         assert await _left(database, root) > 0
         await new_store().conversation(**outer.scope).delete()
         assert await _left(database, root) == 0
 
     async def test_the_id_of_a_deleted_child_finds_no_later_one(
-        self, new_store: _NewStore, outer: Conversation, monkeypatch: pytest.MonkeyPatch
+        self, new_store: NewStore, outer: Conversation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """`find_conversation` returns None for a deleted child, even if its documents stay and its scope is reused."""
         child = (await _family(outer))[1]
@@ -253,7 +247,7 @@ class ChildContract:
     async def test_a_child_that_begins_during_a_deletion_is_swept(
         self,
         database: Any,
-        new_store: _NewStore,
+        new_store: NewStore,
         outer: Conversation,
         monkeypatch: pytest.MonkeyPatch,
         *,
@@ -279,7 +273,7 @@ class ChildContract:
             .append(HumanMessage("late", id="m"))
         )
         monkeypatch.undo()
-        assert await _said(new_store().conversation(**outer.child("late").scope)) == []
+        assert await texts_of(new_store().conversation(**outer.child("late").scope)) == []
         past = datetime.now(UTC) - timedelta(minutes=2)
         await database["heads"].update_one({"_id": f"deleted:{root}"}, {"$set": {"sweep_at": past}})
         if way == "erase":
@@ -314,7 +308,7 @@ class ChildContract:
         assert (report.conversations, report.findings) == (2, ())
 
     async def test_sources_of_children_have_numbers_of_the_parent(
-        self, new_store: _NewStore, outer: Conversation
+        self, new_store: NewStore, outer: Conversation
     ) -> None:
         """A number means the same everywhere: the parent reads it back, the child reads its own alone."""
         call = outer.child("m1", "call_1")
@@ -353,7 +347,7 @@ class ChildContract:
         assert (report.conversations, report.findings) == (3, ())
 
     async def test_numbers_of_children_cost_few_entries_of_the_parent(
-        self, new_store: _NewStore, outer: Conversation, database: Any
+        self, new_store: NewStore, outer: Conversation, database: Any
     ) -> None:
         """Children reserve numbers in doubling blocks, so the parent gets one entry for each doubling."""
         handles = [new_store().conversation(**outer.child(name).scope) for name in "ab"]
@@ -397,7 +391,7 @@ class ChildContract:
             await child.append(_found(7))
 
     async def test_a_deletion_elsewhere_costs_no_number_its_meaning(
-        self, new_store: _NewStore, outer: Conversation
+        self, new_store: NewStore, outer: Conversation
     ) -> None:
         """A worker that knows the deleted conversation numbers its child's sources in the one that replaced it."""
         scope = outer.scope
@@ -417,7 +411,7 @@ class ChildContract:
             assert (await new.store.verify(user_id=scope["user_id"])).findings == ()
 
     async def test_tools_that_count_alike_at_the_same_time_clash(
-        self, new_store: _NewStore, outer: Conversation
+        self, new_store: NewStore, outer: Conversation
     ) -> None:
         """If a parent and its children take the same numbers concurrently, all but one raise SourceIdClashError."""
         scopes = [outer.scope, outer.child("a").scope, outer.child("b").scope]
@@ -462,7 +456,7 @@ class ChildContract:
         ]
 
     async def test_a_child_that_is_asked_twice_at_once_answers_one(
-        self, new_store: _NewStore, outer: Conversation
+        self, new_store: NewStore, outer: Conversation
     ) -> None:
         """The other is told: the same request finds the answer afterwards, and another question is asked after it."""
         child, other = (new_store().conversation(**outer.child("m1", "c1").scope) for _ in range(2))
@@ -478,10 +472,10 @@ class ChildContract:
             await other.turn("c1", human="Why?")
         async with await other.turn("c2", human="Why?") as turn:
             await turn.append(AIMessage("It is warm."))
-        assert await _said(child) == ["When?", "In May.", "Why?", "It is warm."]
+        assert await texts_of(child) == ["When?", "In May.", "Why?", "It is warm."]
 
     async def test_a_turn_of_a_deleted_child_begins_no_conversation(
-        self, new_store: _NewStore, outer: Conversation
+        self, new_store: NewStore, outer: Conversation
     ) -> None:
         """Adding a result to a turn of a deleted child raises TurnLostError and creates no conversation."""
         async with await outer.child("critic").turn("t1", human="Is it so?") as turn:
@@ -503,7 +497,7 @@ class ChildContract:
         assert len((await outer.get_sources("1-9")).sources) == 5
 
     async def test_what_a_sub_agent_writes_while_its_parent_ends_is_not_lost(
-        self, new_store: _NewStore, outer: Conversation
+        self, new_store: NewStore, outer: Conversation
     ) -> None:
         """A policy, or a deletion that the worker slept through, lets it begin a new conversation."""
         seconds = [0.0]
@@ -521,12 +515,12 @@ class ChildContract:
             await new_store(clock=clock).prune(older_than=age, user_id=outer.scope["user_id"])
         ).conversations == 3
         await child.append(HumanMessage("new"))
-        assert await _said(new_store().conversation(**child.scope)) == ["new"]
+        assert await texts_of(new_store().conversation(**child.scope)) == ["new"]
         await outer.delete()
         seconds[0] = 11.0
         assert (await child.load_history()).messages == []
         await child.append(HumanMessage("newest"))
-        assert await _said(new_store().conversation(**child.scope)) == ["newest"]
+        assert await texts_of(new_store().conversation(**child.scope)) == ["newest"]
         assert [info.has_children for info in (await parent.info(), *await parent.children())] == [
             True,
             True,

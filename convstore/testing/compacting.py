@@ -14,6 +14,7 @@ from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError
 from convstore.messages.tool_calls import check_pairing
 from convstore.store import ConversationStore
+from convstore.testing.fixtures import NewStore
 from convstore.testing.samples import rag_turn, same_messages
 from convstore.values.policy import CompactionRule, HistoryPolicy
 
@@ -64,7 +65,7 @@ class CompactContract:
 
     @pytest.fixture
     async def compacting(
-        self, new_store: Callable[..., ConversationStore], store: ConversationStore, writer: _Writer
+        self, new_store: NewStore, store: ConversationStore, writer: _Writer
     ) -> Conversation:
         """An empty conversation of a store with a summarizer."""
         assert store.policy == HistoryPolicy()  # it is set up
@@ -103,7 +104,7 @@ class CompactContract:
         assert len([message async for message in chat.messages(rewound=True)]) == 13
 
     async def test_a_second_summary_extends_the_first(
-        self, compacting: Conversation, writer: _Writer, new_store: Callable[..., ConversationStore]
+        self, compacting: Conversation, writer: _Writer, new_store: NewStore
     ) -> None:
         """Each message is shown once, ranges are contiguous, and later processes see the last summary."""
         chat = compacting
@@ -190,7 +191,7 @@ class CompactContract:
 
     @pytest.mark.parametrize("answer", ["", " \n", "x" * 20_000, None, 7])
     async def test_what_is_no_summary_is_refused(
-        self, store: ConversationStore, new_store: Callable[..., ConversationStore], answer: Any
+        self, store: ConversationStore, new_store: NewStore, answer: Any
     ) -> None:
         """An empty summary is refused, and so is one that is longer than the messages that it replaces."""
 
@@ -206,7 +207,7 @@ class CompactContract:
         assert (await chat.load_history()).summary is None
 
     async def test_two_workers_never_both_summarise(
-        self, compacting: Conversation, writer: _Writer, new_store: Callable[..., ConversationStore]
+        self, compacting: Conversation, writer: _Writer, new_store: NewStore
     ) -> None:
         """While one worker summarises, `compact` in every other worker returns the status "busy"."""
         await _talk(compacting, *range(1, 7))
@@ -301,7 +302,7 @@ class CompactContract:
         assert len(writer.shown) == 1
 
     async def test_views_with_a_summary_are_stable_and_within_their_budget(
-        self, compacting: Conversation, new_store: Callable[..., ConversationStore]
+        self, compacting: Conversation, new_store: NewStore
     ) -> None:
         """Each begins with the one before until the next compaction; warm, cold and another process agree."""
         chat = compacting

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -23,6 +22,7 @@ from convstore.exceptions import (
 from convstore.mongo.heads import Heads
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
+from convstore.testing.fixtures import NewStore, texts_of
 from convstore.testing.samples import new_id, rag_turn, same_messages
 from convstore.values.models import MessagePreview
 
@@ -55,18 +55,17 @@ class EndContract:
         await chat.delete()
 
     async def test_other_stores_learn_of_a_deletion(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """A store that knew the conversation loads the new, empty one."""
-        other = new_store().conversation(**chat.scope)
-        await other.append(HumanMessage("old"))
+        await elsewhere.append(HumanMessage("old"))
         await chat.delete()
-        assert (await other.load_history()).messages == []
-        await other.append(HumanMessage("new"))
-        assert [message.content async for message in chat.messages(rewound=True)] == ["new"]
+        assert (await elsewhere.load_history()).messages == []
+        await elsewhere.append(HumanMessage("new"))
+        assert await texts_of(chat) == ["new"]
 
     async def test_a_remembered_id_is_checked_after_ten_seconds(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, new_store: NewStore
     ) -> None:
         """A process that slept through a deletion writes to the new conversation."""
         seconds = [0.0]
@@ -75,10 +74,10 @@ class EndContract:
         await chat.delete()
         seconds[0] = 11.0
         await sleeper.append(HumanMessage("new"))
-        assert [message.content async for message in chat.messages(rewound=True)] == ["new"]
+        assert await texts_of(chat) == ["new"]
 
     async def test_what_a_writer_in_flight_added_is_swept(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
+        self, chat: Conversation, new_store: NewStore, database: Any
     ) -> None:
         """Messages of an append that did not know of the deletion go with it. The second prune only sweeps."""
         writers = [
@@ -145,7 +144,7 @@ class EndContract:
         assert (await chat.info()).created_at is None
 
     async def test_conversations_are_listed_newest_first_by_pages(
-        self, new_store: Callable[..., ConversationStore]
+        self, new_store: NewStore
     ) -> None:
         """Pages list every conversation of a user once and none of another, in the order of their last messages."""
         start = datetime.now(UTC).replace(microsecond=0)
@@ -193,14 +192,14 @@ class EndContract:
                 await call
 
     async def test_a_log_that_is_deleted_while_it_is_read_says_so(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """If a conversation is deleted while `messages` reads it, the iteration raises ConversationDeletedError."""
         for number in range(120):
             await chat.append(HumanMessage(f"q{number}"))
         reading = chat.messages(rewound=True)
         await anext(reading)
-        await new_store().conversation(**chat.scope).delete()
+        await elsewhere.delete()
         with pytest.raises(ConversationDeletedError):
             _ = [message async for message in reading]
 
@@ -276,19 +275,19 @@ class EndContract:
         assert await eve.annotations(["q"]) == {}
 
     async def test_a_log_of_another_process_that_is_deleted_while_it_is_read_says_so(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """A process that does not know the length of the log raises too, instead of stopping early."""
         for number in range(120):
             await chat.append(HumanMessage(f"q{number}"))
-        reading = new_store().conversation(**chat.scope).messages(rewound=True)
+        reading = elsewhere.messages(rewound=True)
         await anext(reading)
         await chat.delete()
         with pytest.raises(ConversationDeletedError):
             _ = [message async for message in reading]
 
     async def test_conversations_of_one_moment_are_on_one_page_each(
-        self, new_store: Callable[..., ConversationStore]
+        self, new_store: NewStore
     ) -> None:
         """Dates are exact to a millisecond; no conversation is skipped and none is listed twice."""
         user = new_id()
@@ -308,9 +307,7 @@ class EndContract:
         assert cursor is None
         assert sorted(found) == [f"t{number}" for number in range(7)]
 
-    async def test_a_date_never_goes_back(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
-    ) -> None:
+    async def test_a_date_never_goes_back(self, chat: Conversation, new_store: NewStore) -> None:
         """A late refresh of the head does not make the conversation older."""
         start = datetime(2026, 1, 1, tzinfo=UTC)
         scope = {**chat.scope, "user_id": new_id()}
@@ -323,10 +320,7 @@ class EndContract:
         assert listed.updated_at == start + timedelta(hours=1)
 
     async def test_a_description_of_a_conversation_that_is_deleted_meanwhile_is_of_the_next(
-        self,
-        chat: Conversation,
-        new_store: Callable[..., ConversationStore],
-        monkeypatch: pytest.MonkeyPatch,
+        self, chat: Conversation, elsewhere: Conversation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """If the conversation is deleted during `update`, the scope's next conversation gets the title."""
         await chat.append(HumanMessage("Hello"))
@@ -334,7 +328,7 @@ class EndContract:
 
         async def delete_and_describe(heads: Heads, *values: Any) -> bool:
             monkeypatch.undo()
-            await new_store().conversation(**chat.scope).delete()
+            await elsewhere.delete()
             return await describe(heads, *values)
 
         monkeypatch.setattr(Heads, "describe", delete_and_describe)

@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -15,7 +15,10 @@ from convstore.messages.tool_calls import calls_of, result_id
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 
-__all__ = ["ContractFixtures", "ahead", "kinds_of", "result_id_of"]
+__all__ = ["ContractFixtures", "NewStore", "ahead", "kinds_of", "result_id_of", "texts_of"]
+
+NewStore: TypeAlias = Callable[..., ConversationStore]
+"""Makes a store with the given options."""
 
 
 def ahead(seconds: float, *, hurry: float = 1.0) -> Clock:
@@ -40,6 +43,11 @@ async def kinds_of(chat: Conversation) -> list[str]:
     return [message.type async for message in chat.messages(rewound=True)]
 
 
+async def texts_of(chat: Conversation) -> list[str]:
+    """Return the texts of the messages of a log."""
+    return [message.text async for message in chat.messages(rewound=True)]
+
+
 class ContractFixtures:
     """Fixtures of the contract; a backend overrides `database`."""
 
@@ -49,7 +57,7 @@ class ContractFixtures:
         raise NotImplementedError("override the fixture `database`")
 
     @pytest.fixture
-    async def new_store(self, database: Any) -> AsyncIterator[Callable[..., ConversationStore]]:
+    async def new_store(self, database: Any) -> AsyncIterator[NewStore]:
         """Makes another store on the same database, as another process would have it.
 
         It is closed after the test: to one whose clock is ahead the sweeps of later tests would be due.
@@ -65,9 +73,7 @@ class ContractFixtures:
             await store.close()
 
     @pytest.fixture
-    async def store(
-        self, new_store: Callable[..., ConversationStore]
-    ) -> AsyncIterator[ConversationStore]:
+    async def store(self, new_store: NewStore) -> AsyncIterator[ConversationStore]:
         """A store that is set up."""
         store = new_store()
         await store.setup()
@@ -80,16 +86,12 @@ class ContractFixtures:
         return store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
 
     @pytest.fixture
-    def elsewhere(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
-    ) -> Conversation:
+    def elsewhere(self, chat: Conversation, new_store: NewStore) -> Conversation:
         """The same conversation in another worker."""
         return new_store().conversation(**chat.scope)
 
     @pytest.fixture
-    async def hurried(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
-    ) -> AsyncIterator[Conversation]:
+    async def hurried(self, chat: Conversation, new_store: NewStore) -> AsyncIterator[Conversation]:
         """The same conversation in a worker that waits a hundred times shorter."""
         async with new_store(clock=ahead(0, hurry=100)) as store:
             yield store.conversation(**chat.scope)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -24,8 +23,7 @@ from convstore.messages.compression import decompress_bytes
 from convstore.mongo.copies import Copies
 from convstore.mongo.heads import Heads
 from convstore.mongo.keys import entry_id
-from convstore.store import ConversationStore
-from convstore.testing.fixtures import ahead
+from convstore.testing.fixtures import NewStore, ahead
 from convstore.testing.samples import new_id, rag_turn
 from convstore.testing.turn_variants import CALL
 from convstore.types import LogItem
@@ -209,7 +207,7 @@ class ForkContract:
     async def test_a_fork_that_was_given_up_is_invisible_and_swept(
         self,
         chat: Conversation,
-        new_store: Callable[..., ConversationStore],
+        new_store: NewStore,
         database: Any,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:

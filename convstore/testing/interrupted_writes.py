@@ -6,7 +6,6 @@ Clock and stores are the fixtures of `ListContract`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,11 +15,10 @@ from convstore.conversation import Conversation
 from convstore.exceptions import StoreUnavailableError
 from convstore.mongo.log import Log
 from convstore.store import ConversationStore
+from convstore.testing.fixtures import NewStore
 from convstore.testing.listing import HandMovedTime
 
 __all__ = ["InterruptedWriteContract"]
-
-_NewStore = Callable[..., ConversationStore]
 
 
 async def _answered(store: ConversationStore, user: str) -> Conversation:
@@ -53,7 +51,7 @@ class InterruptedWriteContract:
     async def test_a_write_of_unknown_outcome_is_listed_as_it_turns_out(  # noqa: PLR0917 - fixtures
         self,
         appender: ConversationStore,
-        new_store: _NewStore,
+        new_store: NewStore,
         time: HandMovedTime,
         user: str,
         monkeypatch: pytest.MonkeyPatch,
@@ -86,7 +84,7 @@ class InterruptedWriteContract:
     async def test_a_writer_killed_after_its_insert_is_listed(  # noqa: PLR0917 - fixtures
         self,
         appender: ConversationStore,
-        new_store: _NewStore,
+        new_store: NewStore,
         time: HandMovedTime,
         user: str,
         monkeypatch: pytest.MonkeyPatch,
@@ -116,7 +114,7 @@ class InterruptedWriteContract:
     async def test_a_cancelled_write_ends_before_its_caller(  # noqa: PLR0917 - fixtures
         self,
         appender: ConversationStore,
-        new_store: _NewStore,
+        new_store: NewStore,
         time: HandMovedTime,
         user: str,
         monkeypatch: pytest.MonkeyPatch,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,7 +19,7 @@ from convstore.exceptions import (
     UnencodableError,
 )
 from convstore.store import ConversationStore
-from convstore.testing.fixtures import ahead
+from convstore.testing.fixtures import NewStore, ahead
 from convstore.types import LogItem
 
 __all__ = ["ItemContract"]
@@ -49,10 +48,7 @@ class ItemContract:
     """`Conversation.items`."""
 
     async def test_items_keep_their_place_and_are_no_messages(
-        self,
-        chat: Conversation,
-        elsewhere: Conversation,
-        new_store: Callable[..., ConversationStore],
+        self, chat: Conversation, elsewhere: Conversation, new_store: NewStore
     ) -> None:
         """Items of any size and type keep their positions and do not change views, counts or messages."""
         question = HumanMessage("q", id="q")

@@ -5,7 +5,6 @@ The tests move the clock themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,6 +23,7 @@ from convstore.mongo.heads import Heads
 from convstore.mongo.log import Log
 from convstore.runtime.clock import Clock, as_of, backdated
 from convstore.store import ConversationStore
+from convstore.testing.fixtures import NewStore, texts_of
 from convstore.testing.samples import new_id
 from convstore.values.models import ConversationInfo, LastCall
 from convstore.values.reports import ErasureReceipt
@@ -31,7 +31,6 @@ from convstore.values.stamps import ViewStamp
 
 __all__ = ["HandMovedTime", "ListContract"]
 
-_NewStore = Callable[..., ConversationStore]
 _START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 _LONG_AGO = _START - timedelta(days=400)
 
@@ -91,7 +90,7 @@ class ListContract:
         return HandMovedTime()
 
     @pytest.fixture
-    async def appender(self, new_store: _NewStore, time: HandMovedTime) -> ConversationStore:
+    async def appender(self, new_store: NewStore, time: HandMovedTime) -> ConversationStore:
         """A store that appends; it is not closed, as in a process that is killed."""
         store = new_store(clock=time.clock)
         await store.setup()
@@ -103,7 +102,7 @@ class ListContract:
         return new_id()
 
     async def test_counts_previews_and_usage_are_exact_after_every_append(
-        self, appender: ConversationStore, new_store: _NewStore, time: HandMovedTime, user: str
+        self, appender: ConversationStore, new_store: NewStore, time: HandMovedTime, user: str
     ) -> None:
         """Listings in every process are exact after each append and each rewind, even if no head was written."""
         chat = appender.conversation(user_id=user, thread_id="t")
@@ -131,7 +130,7 @@ class ListContract:
         assert listed.last_call == _call_of(stamp, ordinal=6)
 
     async def test_a_reservation_and_a_rewind_are_last_entries_too(
-        self, appender: ConversationStore, new_store: _NewStore, user: str
+        self, appender: ConversationStore, new_store: NewStore, user: str
     ) -> None:
         """Entries without messages begin with the same ordinal as the next one; the last of them counts."""
         chat = appender.conversation(user_id=user, thread_id="t")
@@ -172,7 +171,7 @@ class ListContract:
     async def test_a_server_that_refuses_to_join_is_asked_for_each_entry(
         self,
         appender: ConversationStore,
-        new_store: _NewStore,
+        new_store: NewStore,
         user: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
@@ -199,7 +198,7 @@ class ListContract:
         assert await read() == joined
 
     async def test_the_order_is_exact_to_ten_seconds(
-        self, appender: ConversationStore, new_store: _NewStore, time: HandMovedTime, user: str
+        self, appender: ConversationStore, new_store: NewStore, time: HandMovedTime, user: str
     ) -> None:
         """The first append after ten seconds moves a conversation to the front; nothing else has to happen."""
         for thread in ("a", "b"):
@@ -254,7 +253,7 @@ class ListContract:
     async def test_two_writers_take_nothing_back(
         self,
         appender: ConversationStore,
-        new_store: _NewStore,
+        new_store: NewStore,
         database: Any,
         time: HandMovedTime,
         user: str,
@@ -279,7 +278,7 @@ class ListContract:
     async def test_a_batch_that_was_refused_leaves_nothing(
         self,
         appender: ConversationStore,
-        new_store: _NewStore,
+        new_store: NewStore,
         database: Any,
         time: HandMovedTime,
         user: str,
@@ -304,7 +303,7 @@ class ListContract:
     async def test_a_repeated_batch_refreshes_the_head_of_a_killed_writer(
         self,
         appender: ConversationStore,
-        new_store: _NewStore,
+        new_store: NewStore,
         database: Any,
         time: HandMovedTime,
         user: str,
@@ -357,7 +356,7 @@ class ListContract:
         assert (await _head(database, user))["written_at"].replace(tzinfo=UTC) == time.now
 
     async def test_a_damaged_log_hides_no_other_conversation(
-        self, appender: ConversationStore, new_store: _NewStore, database: Any, user: str
+        self, appender: ConversationStore, new_store: NewStore, database: Any, user: str
     ) -> None:
         """A conversation with a damaged log is listed with its `problem`, next to all other conversations."""
         for number in range(2):
@@ -372,7 +371,7 @@ class ListContract:
         assert [key in problem for problem in sorted(problems)] == [False, True]
 
     async def test_a_conversation_is_dated_by_its_first_message(
-        self, appender: ConversationStore, new_store: _NewStore, time: HandMovedTime, user: str
+        self, appender: ConversationStore, new_store: NewStore, time: HandMovedTime, user: str
     ) -> None:
         """`created_at` is the date of the first message in `info` and listings, even if a title was set earlier."""
         chat = appender.conversation(user_id=user, thread_id="t")
@@ -393,7 +392,7 @@ class ListContract:
         )
 
     async def test_a_page_is_in_the_order_of_its_dates_and_the_next_continues_after_it(
-        self, appender: ConversationStore, new_store: _NewStore, time: HandMovedTime, user: str
+        self, appender: ConversationStore, new_store: NewStore, time: HandMovedTime, user: str
     ) -> None:
         """Each conversation is listed once, in the order of the last refreshes, and each page as its dates say."""
         for number in range(6):
@@ -435,7 +434,7 @@ class ListContract:
     async def test_an_import_with_old_dates_is_not_pruned(
         self,
         appender: ConversationStore,
-        new_store: _NewStore,
+        new_store: NewStore,
         database: Any,
         time: HandMovedTime,
         user: str,
@@ -448,10 +447,7 @@ class ListContract:
             with as_of(_LONG_AGO):
                 await chat.append(HumanMessage(text))
             assert await pruning.prune(**policy) == ErasureReceipt()
-        assert [
-            message.text
-            async for message in new_store().conversation(**chat.scope).messages(rewound=True)
-        ] == ["q", "a"]
+        assert await texts_of(new_store().conversation(**chat.scope)) == ["q", "a"]
         head = await _head(database, user)
         assert (head["updated_at"].replace(tzinfo=UTC), head["written_at"].replace(tzinfo=UTC)) == (
             _LONG_AGO,
@@ -465,7 +461,7 @@ class ListContract:
     async def test_a_head_that_is_refreshed_meanwhile_is_not_pruned(
         self,
         appender: ConversationStore,
-        new_store: _NewStore,
+        new_store: NewStore,
         time: HandMovedTime,
         user: str,
         monkeypatch: pytest.MonkeyPatch,
@@ -487,15 +483,12 @@ class ListContract:
 
         monkeypatch.setattr(Log, "last_date", look_and_be_late)
         assert await pruning.prune(older_than=timedelta(days=90), user_id=user) == ErasureReceipt()
-        assert [
-            message.text
-            async for message in new_store().conversation(**chat.scope).messages(rewound=True)
-        ] == ["q", "a"]
+        assert await texts_of(new_store().conversation(**chat.scope)) == ["q", "a"]
 
     async def test_a_deleted_conversation_is_not_brought_back(
         self,
         appender: ConversationStore,
-        new_store: _NewStore,
+        new_store: NewStore,
         database: Any,
         time: HandMovedTime,
         user: str,
@@ -515,7 +508,7 @@ class ListContract:
         assert await _listed(other.store, user) == {"t": (2, "newer")}
 
     async def test_a_conversation_is_found_by_its_random_id(
-        self, appender: ConversationStore, new_store: _NewStore, user: str
+        self, appender: ConversationStore, new_store: NewStore, user: str
     ) -> None:
         """`find_conversation` finds an id in any store, and returns None for another user or a deleted conversation."""
         chat = appender.conversation(user_id=user, thread_id="t")

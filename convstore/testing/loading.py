@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +17,7 @@ from convstore.conversation import Conversation
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import check_pairing
 from convstore.store import ConversationStore
+from convstore.testing.fixtures import NewStore
 from convstore.testing.samples import SHARED_FIXTURES, new_id, rag_turn, same_messages
 from convstore.values.policy import HistoryPolicy
 from convstore.wire.history import History
@@ -129,7 +129,7 @@ class LoadContract:
             await chat.append(turn[1:])
 
     async def test_every_store_comes_to_the_same_view(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, new_store: NewStore
     ) -> None:
         """The view does not depend on what a process has cached."""
         for number in range(30):
@@ -246,14 +246,13 @@ class LoadContract:
         assert same_messages([message async for message in chat.messages()], log)
 
     async def test_loads_during_appends_are_views_of_a_prefix(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """A load never sees half a batch."""
-        reader = new_store().conversation(**chat.scope)
         histories: list[History] = []
 
         async def read() -> None:
-            histories.extend([await reader.load_history() for _ in range(10)])
+            histories.extend([await elsewhere.load_history() for _ in range(10)])
 
         async def write() -> None:
             for number in range(10):

@@ -5,14 +5,14 @@ The rules themselves are tested without a database.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from convstore.conversation import Conversation
-from convstore.store import ConversationStore
+from convstore.testing.fixtures import NewStore
 from convstore.testing.samples import new_id, rag_turn, same_messages
 from convstore.values.policy import CompactionRule, HistoryPolicy
 
@@ -58,14 +58,14 @@ class LongTextContract:
     """Long texts of people and models."""
 
     async def test_what_was_said_is_whole_in_every_view(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """Texts, arguments and reasoning of finished turns, in the process that appended them and in others."""
         said = _said()
         said[3].tool_call_id = "call-1"  # type: ignore[attr-defined]
         await chat.append(said)
         await chat.append([HumanMessage("Change the second function."), AIMessage("Done.")])
-        for conversation in (chat, new_store().conversation(**chat.scope)):
+        for conversation in (chat, elsewhere):
             history = await conversation.load_history(_UNLIMITED)
             assert history.messages[0].content[0] == said[0].content[0]
             assert "image/png, 60,000 bytes" in str(history.messages[0].content[1])
@@ -74,15 +74,14 @@ class LongTextContract:
             assert history.tokens == history.report.tokens_after
 
     async def test_long_texts_cost_one_round_trip_once(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """Texts that a store appended or showed are cached; another store reads them once, in one gather."""
         for number in range(3):
             await chat.append([HumanMessage(_text(5_000, seed=f"w{number}-")), AIMessage("ok")])
         assert (await chat.load_history(_UNLIMITED)).report.round_trips == 1
         assert (await chat.load_history(_UNLIMITED)).report.round_trips == 1
-        other = new_store().conversation(**chat.scope)
-        trips = [(await other.load_history(_UNLIMITED)).report.round_trips for _ in range(3)]
+        trips = [(await elsewhere.load_history(_UNLIMITED)).report.round_trips for _ in range(3)]
         assert trips == [3, 1, 1]
 
     async def test_a_short_message_of_the_turn_before_is_a_round_trip_less(
@@ -113,7 +112,7 @@ class LongTextContract:
             await chat.append(AIMessage(_text(5_000, seed=f"a{number}-"), id=new_id()))
 
     async def test_a_summarizer_is_shown_all_of_every_message(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, new_store: NewStore
     ) -> None:
         """Long texts and results of finished turns too; images by a description that says what they are."""
         reader = _Reader()

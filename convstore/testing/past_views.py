@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -11,8 +10,8 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore.conversation import Conversation
 from convstore.exceptions import UnknownMessageError
-from convstore.store import ConversationStore
 from convstore.summarization import HeadTailSummarizer
+from convstore.testing.fixtures import NewStore
 from convstore.testing.samples import new_id, rag_turn
 from convstore.values.policy import CompactionRule, HistoryPolicy
 
@@ -21,15 +20,11 @@ __all__ = ["PastViewContract"]
 _RULE = CompactionRule(max_tokens_before_summary=200, max_summary_tokens=100, keep_last_turns=1)
 _POLICIES = (HistoryPolicy(max_tokens=700), HistoryPolicy(max_turns=3))
 
-_NewStore = Callable[..., ConversationStore]
-
 
 class PastViewContract:
     """Past views."""
 
-    async def test_a_stamp_and_a_message_give_the_view_as_it_was(
-        self, new_store: _NewStore
-    ) -> None:
+    async def test_a_stamp_and_a_message_give_the_view_as_it_was(self, new_store: NewStore) -> None:
         """`view_at` rebuilds an earlier view in another store, even after a compaction, its undo and a rewind."""
         chat = new_store(summarizer=HeadTailSummarizer(_RULE)).conversation(
             user_id=new_id(), thread_id="t"
@@ -57,7 +52,7 @@ class PastViewContract:
             assert all(reason.last + 1 == two.first for reason, two in pairwise(ranges))
 
     async def test_an_answer_keeps_the_stamp_of_its_view(
-        self, new_store: _NewStore, chat: Conversation
+        self, new_store: NewStore, chat: Conversation
     ) -> None:
         """Listings return it, and its view is exact from another store."""
         await chat.append([*rag_turn("Orcas?"), HumanMessage("And seals?")])

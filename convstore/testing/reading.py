@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import result_id
 from convstore.store import ConversationStore
 from convstore.store.agent_tools import retrieve_previous_sources_tool
+from convstore.testing.fixtures import NewStore
 from convstore.testing.samples import new_id, rag_turn
 from convstore.values.models import SourcePage
 from convstore.values.policy import HistoryPolicy
@@ -150,7 +150,7 @@ class ReadBackContract:
         assert len("".join(bodies)) > 1_000 * 4
 
     async def test_long_messages_are_listed_too(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """Long human and AI messages are listed among the results, newest first; rewound ones are not."""
         paste = HumanMessage("paste " * 900, id="paste")
@@ -159,9 +159,7 @@ class ReadBackContract:
         await chat.append([*rag_turn("What about seals?"), HumanMessage("And?"), answer])
         await chat.append([HumanMessage("gone " * 900, id="gone"), AIMessage("Yes.")])
         await chat.rewind(before_id="gone")
-        listed = str(
-            (await _ask(new_store().conversation(**chat.scope), 1_000)).content
-        ).splitlines()
+        listed = str((await _ask(elsewhere, 1_000)).content).splitlines()
         assert listed[0].startswith("Tool results and long messages that can be read, newest first")
         assert [line.split(":")[0] for line in listed[1:4]][::2] == ["answer", "paste"]
         assert listed[4].startswith("Earlier turns, newest first")
@@ -174,7 +172,7 @@ class ReadBackContract:
 
     @pytest.mark.parametrize("page_tokens", [300, 4_000])
     async def test_a_text_is_found_without_ids(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore], page_tokens: int
+        self, chat: Conversation, new_store: NewStore, page_tokens: int
     ) -> None:
         """Without ids, `find` lists each match in active messages and results once, and none of other conversations."""
         filler = "Nothing of that kind is said in this line.\n"
@@ -275,7 +273,7 @@ class ReadBackContract:
         assert answer.status == "error" or str(answer.content).startswith("Not found: ")
 
     async def test_without_arguments_the_tool_lists_what_can_be_read(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """The list has ids, tools, arguments and source ids of the newest results, and turns that views left out.
 
@@ -297,8 +295,7 @@ class ReadBackContract:
         assert [line.partition(": ")[2] for line in lines[5:]] == ["Fish 1?", "Fish 0?"]
         await chat.load_history()
         await chat.append(HumanMessage("And now?"))
-        other = new_store().conversation(**chat.scope)
-        for handle in (chat, other):
+        for handle in (chat, elsewhere):
             assert str((await _ask(handle, 1_000)).content).splitlines() == lines
 
     async def test_a_passage_names_the_ids_that_read_it(self, chat: Conversation) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, timedelta
 from typing import Any
 
@@ -13,12 +12,11 @@ from convstore.conversation import Conversation
 from convstore.mongo.inspection import Inspection
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
+from convstore.testing.fixtures import NewStore
 from convstore.testing.samples import new_id, rag_turn
 from convstore.testing.verifying import VerifyFixtures, clock_ahead, kinds
 
 __all__ = ["RepairContract"]
-
-_NewStore = Callable[..., ConversationStore]
 
 
 class RepairContract(VerifyFixtures):
@@ -87,7 +85,7 @@ class RepairContract(VerifyFixtures):
         assert (await self.head_of(database, full))["updated_at"] == last["at"]
 
     async def test_a_title_still_counts_as_use_after_a_repair(
-        self, new_store: _NewStore, database: Any
+        self, new_store: NewStore, database: Any
     ) -> None:
         """A head that names a lost entry keeps its date."""
         user = new_id()
@@ -128,7 +126,7 @@ class RepairContract(VerifyFixtures):
         assert await self.head_of(database, full) == head
 
     async def test_chunks_of_a_killed_append_are_removed_after_a_day(
-        self, full: Conversation, new_store: _NewStore, later: ConversationStore, database: Any
+        self, full: Conversation, new_store: NewStore, later: ConversationStore, database: Any
     ) -> None:
         """A repair removes orphaned chunks older than a day. Newer chunks and referenced chunks stay."""
         conversation = await self.id_of(database, full)
@@ -170,7 +168,7 @@ class RepairContract(VerifyFixtures):
         ],
     )
     async def test_chunks_are_not_removed_while_an_entry_is_damaged(
-        self, new_store: _NewStore, later: ConversationStore, database: Any, change: dict[str, Any]
+        self, new_store: NewStore, later: ConversationStore, database: Any, change: dict[str, Any]
     ) -> None:
         """Repairs keep its chunks, so that the log is whole again once the entry is restored from a backup."""
         store = new_store()
@@ -231,7 +229,7 @@ class RepairContract(VerifyFixtures):
         )
 
     async def test_chunks_are_not_removed_when_the_end_of_the_log_is_lost(
-        self, new_store: _NewStore, later: ConversationStore, database: Any
+        self, new_store: NewStore, later: ConversationStore, database: Any
     ) -> None:
         """The head names an entry that is missing; chunks that seem orphaned may belong to it."""
         seconds = [0.0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from convstore.exceptions import (
     UntrustedMessageError,
 )
 from convstore.store import ConversationStore
+from convstore.testing.fixtures import NewStore
 from convstore.testing.samples import new_id, passages
 from convstore.values.models import Receipt
 
@@ -171,7 +171,7 @@ class ResendContract:
         assert receipt.written == 1
 
     async def test_a_full_history_of_many_entries_is_known(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """A history is recognised however many entries it is stored in, also by a store with an empty cache."""
         whole: list[BaseMessage] = []
@@ -179,13 +179,11 @@ class ResendContract:
             for message in _with_tools(f"q{turn}", f"a{turn}"):
                 await chat.append(message)
             whole += _talk(f"q{turn}", f"a{turn}")
-        for handle, written in ((chat, 1), (new_store().conversation(**chat.scope), 0)):
+        for handle, written in ((chat, 1), (elsewhere, 0)):
             receipt = await handle.append_history([*whole, HumanMessage("more")])
             assert (receipt.written, len(receipt.ordinals)) == (written, 25)
 
-    async def test_summarised_messages_are_known(
-        self, new_store: Callable[..., ConversationStore]
-    ) -> None:
+    async def test_summarised_messages_are_known(self, new_store: NewStore) -> None:
         """The log is compared, not a view."""
         store = new_store(summarizer=_summarize)
         await store.setup()
@@ -288,17 +286,16 @@ class ResendContract:
         assert [message.id for message in batch] == [*ids, "new"]
 
     async def test_two_workers_append_a_history_once(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """Each message is written once: a worker that comes second compares its history with the log again."""
-        other = new_store().conversation(**chat.scope)
         history: list[str] = []
         for turn in range(6):
             history.append(f"q{turn}")
             both = await asyncio.gather(
                 *(
                     conversation.append_history(_talk(*history))
-                    for conversation in (chat, other, chat)
+                    for conversation in (chat, elsewhere, chat)
                 ),
                 return_exceptions=True,
             )
@@ -314,15 +311,14 @@ class ResendContract:
         assert await _texts(chat) == history
 
     async def test_two_workers_with_different_ends_are_not_mixed(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """Of two workers that resend different ends at once, one succeeds; the other raises HistoryDivergedError."""
-        other = new_store().conversation(**chat.scope)
         ids = (await chat.append(_talk("a", "b"))).message_ids
-        await other.load_history()
+        await elsewhere.load_history()
         both = await asyncio.gather(
             chat.append_history(_talk("a", "b", "c")),
-            other.append_history(_talk("a", "b", "d")),
+            elsewhere.append_history(_talk("a", "b", "d")),
             return_exceptions=True,
         )
         [error] = [outcome for outcome in both if isinstance(outcome, BaseException)]

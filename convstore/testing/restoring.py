@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +14,7 @@ from convstore.exceptions import BrokenLogError
 from convstore.integration import host_of
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
+from convstore.testing.fixtures import NewStore, texts_of
 from convstore.testing.samples import new_id
 from convstore.testing.verifying import clock_ahead
 from convstore.values.reports import VerifyReport
@@ -28,7 +29,6 @@ __all__ = [
     "texts",
 ]
 
-_NewStore = Callable[..., ConversationStore]
 _Backup = Mapping[str, list[dict[str, Any]]]
 
 
@@ -75,7 +75,7 @@ class RestoreFixtures:
 
     @pytest.fixture
     async def running(
-        self, new_store: _NewStore, seconds: list[float]
+        self, new_store: NewStore, seconds: list[float]
     ) -> AsyncIterator[Conversation]:
         """A conversation of a store that goes on running while a backup is restored."""
         store = new_store(clock=Clock(monotonic=lambda: seconds[0]))
@@ -108,7 +108,7 @@ class RestoreFixtures:
         return running
 
     @pytest.fixture
-    async def later(self, new_store: _NewStore) -> ConversationStore:
+    async def later(self, new_store: NewStore) -> ConversationStore:
         """A store for which all that is written in a test was written two days ago."""
         return new_store(clock=clock_ahead(timedelta(days=2)))
 
@@ -160,7 +160,7 @@ class RestoreContract(RestoreFixtures):
 
     @pytest.mark.parametrize("further", [3, 5, 9])
     async def test_an_idle_store_appends_to_what_others_went_on_with(
-        self, restored: Conversation, seconds: list[float], further: int, new_store: _NewStore
+        self, restored: Conversation, seconds: list[float], further: int, new_store: NewStore
     ) -> None:
         """The store appends correctly if the log now has fewer entries than it knew of, as many, or more."""
         other = new_store().conversation(**restored.scope)
@@ -176,7 +176,7 @@ class RestoreContract(RestoreFixtures):
         ] == [*expected, "q"]
 
     async def test_a_young_store_loads_what_others_went_on_with(
-        self, restored: Conversation, new_store: _NewStore
+        self, restored: Conversation, new_store: NewStore
     ) -> None:
         """A load reads the last entry anyway, so it sees at once that the log is another one."""
         await talk(new_store().conversation(**restored.scope), range(20, 25))
@@ -196,7 +196,7 @@ class RestoreContract(RestoreFixtures):
         assert await texts(restored) == ["q0", "q1", "q2", "q3", "q"]
 
     async def test_a_hole_is_repaired(
-        self, forked: Conversation, backup: _Backup, new_store: _NewStore, later: ConversationStore
+        self, forked: Conversation, backup: _Backup, new_store: NewStore, later: ConversationStore
     ) -> None:
         """What is left gets a log of its own, without gaps; the report says which ordinals are lost."""
         user = forked.scope["user_id"]
@@ -215,7 +215,7 @@ class RestoreContract(RestoreFixtures):
         other = new_store().conversation(**forked.scope)
         for chat in (other, forked, other):
             assert await texts(chat) == expected
-            assert [message.text async for message in chat.messages(rewound=True)][::2] == expected
+            assert (await texts_of(chat))[::2] == expected
             assert [turn.number async for turn in chat.turns()] == [1, 2, 3, 4, 5, 6]
             assert [turn.number async for turn in chat.turns(newest_first=True)] == [
                 6,
@@ -247,7 +247,7 @@ class RestoreContract(RestoreFixtures):
         forked: Conversation,
         backup: _Backup,
         database: Any,
-        new_store: _NewStore,
+        new_store: NewStore,
         later: ConversationStore,
     ) -> None:
         """If other writers used the numbers of lost entries, their messages and all later ones are active."""
@@ -278,7 +278,7 @@ class RestoreContract(RestoreFixtures):
         assert (await other.append(HumanMessage("q", id=new_id()))).first == 22
 
     async def test_a_repaired_log_goes_on_like_any(
-        self, forked: Conversation, new_store: _NewStore, later: ConversationStore
+        self, forked: Conversation, new_store: NewStore, later: ConversationStore
     ) -> None:
         """A turn that began before is answered, rewound and brought back; all that is counted stays right."""
         user = forked.scope["user_id"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,6 +21,7 @@ from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.summarization import HeadTailSummarizer
+from convstore.testing.fixtures import NewStore, texts_of
 from convstore.testing.samples import new_id, rag_turn
 from convstore.values.policy import CompactionRule
 from convstore.values.reports import ErasureReceipt
@@ -30,7 +30,6 @@ __all__ = ["RetentionContract"]
 
 _COLLECTIONS = ("log", "heads", "summaries", "annotations")
 _NOTHING = ErasureReceipt()
-_NewStore = Callable[..., ConversationStore]
 
 
 def _at(moment: datetime) -> Clock:
@@ -72,7 +71,7 @@ class RetentionContract:
     """Promises of `erase` and `prune`, and the receipt of `delete`."""
 
     @pytest.fixture
-    async def summing(self, new_store: _NewStore) -> ConversationStore:
+    async def summing(self, new_store: NewStore) -> ConversationStore:
         """A store that can summarise."""
         rule = CompactionRule(
             max_tokens_before_summary=2_000, max_summary_tokens=500, keep_last_turns=1
@@ -120,7 +119,7 @@ class RetentionContract:
         await chat.append(HumanMessage("old"))
         await store.erase(user_id=chat.scope["user_id"])
         assert (await chat.append(HumanMessage("new"))).first == 1
-        assert [message.content async for message in chat.messages(rewound=True)] == ["new"]
+        assert await texts_of(chat) == ["new"]
 
     @pytest.mark.parametrize(
         "arguments", [{}, {"everything": True, "user_id": "ada"}, {"everything": False}]
@@ -132,7 +131,7 @@ class RetentionContract:
         await chat.append(HumanMessage("kept"))
         with pytest.raises(InvalidInputError, match="everything=True"):
             await chat.store.erase(**arguments)
-        assert [message.content async for message in chat.messages(rewound=True)] == ["kept"]
+        assert await texts_of(chat) == ["kept"]
 
     async def test_everything_is_everything(self, database: Any) -> None:
         """All conversations of these collections, those with other scope keys too; other prefixes are not touched."""
@@ -168,12 +167,12 @@ class RetentionContract:
         options = {"older_than": timedelta(days=1)} if call == "prune" else {}
         with pytest.raises(InvalidScopeError):
             await getattr(chat.store, call)(**options, **scope)
-        assert [message.content async for message in chat.messages(rewound=True)] == ["kept"]
+        assert await texts_of(chat) == ["kept"]
 
     async def test_an_erasure_that_broke_off_is_finished_by_the_next(
         self,
         summing: ConversationStore,
-        new_store: _NewStore,
+        new_store: NewStore,
         database: Any,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
@@ -309,7 +308,7 @@ class RetentionContract:
         assert await store.erase(conversation) == _NOTHING
         assert ((await first.info()).message_count, (await second.info()).message_count) == (0, 1)
 
-    async def test_a_policy_removes_what_is_old(self, new_store: _NewStore) -> None:
+    async def test_a_policy_removes_what_is_old(self, new_store: NewStore) -> None:
         """Whole conversations, by their last entry; the rest of the user's, and those of others, stay."""
         now = datetime.now(UTC)
         user = new_id()
@@ -334,7 +333,7 @@ class RetentionContract:
         assert len((await store.list_conversations(user_id=eve)).conversations) == 1
 
     async def test_the_last_entry_counts_not_the_head(
-        self, new_store: _NewStore, database: Any
+        self, new_store: NewStore, database: Any
     ) -> None:
         """A stale head, left by a process that died, does not end a conversation with newer messages."""
         now = datetime.now(UTC)
@@ -346,9 +345,9 @@ class RetentionContract:
         long_ago = {"$set": {"updated_at": now - timedelta(days=100)}}
         await database["heads"].update_one({"scope.user_id": user}, long_ago)
         assert await store.prune(older_than=timedelta(days=90), user_id=user) == _NOTHING
-        assert [message.content async for message in chat.messages(rewound=True)] == ["hi"]
+        assert await texts_of(chat) == ["hi"]
 
-    async def test_a_title_that_is_set_counts_as_use(self, new_store: _NewStore) -> None:
+    async def test_a_title_that_is_set_counts_as_use(self, new_store: NewStore) -> None:
         """Setting a title counts as use, so `prune` keeps the conversation."""
         now = datetime.now(UTC)
         user = new_id()
@@ -359,7 +358,7 @@ class RetentionContract:
         await store.conversation(user_id=user, thread_id="t").update(title="Kept")
         assert await store.prune(older_than=timedelta(days=90), user_id=user) == _NOTHING
 
-    async def test_an_annotation_does_not_count_as_use(self, new_store: _NewStore) -> None:
+    async def test_an_annotation_does_not_count_as_use(self, new_store: NewStore) -> None:
         """A rating of an old answer does not keep its conversation; a change of its state does."""
         now = datetime.now(UTC)
         user = new_id()
@@ -377,7 +376,7 @@ class RetentionContract:
         assert left.scope["thread_id"] == "used"
 
     async def test_what_is_written_while_a_policy_ends_it_is_not_lost(
-        self, new_store: _NewStore, database: Any
+        self, new_store: NewStore, database: Any
     ) -> None:
         """A writer that has just read the old conversation begins a new one with what it appends."""
         now = datetime.now(UTC)
@@ -393,16 +392,13 @@ class RetentionContract:
         assert (await store.prune(older_than=timedelta(days=90), user_id=user)).conversations == 1
         receipt = await chat.append(HumanMessage("new"))
         assert (receipt.first, receipt.written) == (1, 1)
-        assert [
-            message.content
-            async for message in new_store().conversation(**chat.scope).messages(rewound=True)
-        ] == ["new"]
+        assert await texts_of(new_store().conversation(**chat.scope)) == ["new"]
         later = new_store(clock=_at(now + timedelta(seconds=90)))
         await later.prune(older_than=timedelta(days=9_000))
         assert await _documents_of(database, ended) == 0
 
     async def test_a_head_that_was_touched_meanwhile_stays(
-        self, new_store: _NewStore, monkeypatch: pytest.MonkeyPatch
+        self, new_store: NewStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """An append between the look at the last entry and the end of the conversation saves it."""
         now = datetime.now(UTC)
@@ -423,9 +419,9 @@ class RetentionContract:
 
         monkeypatch.setattr(Log, "last_date", look_and_be_late)
         assert await store.prune(older_than=timedelta(days=90), user_id=user) == _NOTHING
-        assert [message.content async for message in chat.messages(rewound=True)] == ["old", "new"]
+        assert await texts_of(chat) == ["old", "new"]
 
-    async def test_several_at_once_remove_everything_once(self, new_store: _NewStore) -> None:
+    async def test_several_at_once_remove_everything_once(self, new_store: NewStore) -> None:
         """The receipts of concurrent calls add up to that of a single call."""
         now = datetime.now(UTC)
         user = new_id()
@@ -455,7 +451,7 @@ class RetentionContract:
         with pytest.raises(InvalidInputError, match="older_than"):
             await store.prune(older_than=age)
 
-    async def test_a_policy_may_be_of_five_minutes(self, new_store: _NewStore) -> None:
+    async def test_a_policy_may_be_of_five_minutes(self, new_store: NewStore) -> None:
         """A policy of five minutes is taken; a shorter one is refused."""
         store = new_store()
         await store.setup()
@@ -465,9 +461,7 @@ class RetentionContract:
                 older_than=timedelta(minutes=5) - timedelta(microseconds=1), user_id=new_id()
             )
 
-    async def test_a_conversation_that_has_only_a_title_ends_too(
-        self, new_store: _NewStore
-    ) -> None:
+    async def test_a_conversation_that_has_only_a_title_ends_too(self, new_store: NewStore) -> None:
         """`prune` removes an old conversation that has a title and no messages."""
         user = new_id()
         old = new_store(clock=_at(datetime.now(UTC) - timedelta(days=100)))
@@ -477,7 +471,7 @@ class RetentionContract:
         assert (receipt.conversations, receipt.entries) == (1, 0)
 
     async def test_what_is_on_its_way_when_somebody_deletes_goes_with_it(
-        self, chat: Conversation, new_store: _NewStore
+        self, chat: Conversation, new_store: NewStore
     ) -> None:
         """An append in flight is deleted with the conversation and does not begin a new one; only prune() lets it."""
         seconds = [0.0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
@@ -12,6 +11,7 @@ from langchain_core.messages.ai import UsageMetadata
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, MessageRewoundError, UnknownMessageError
 from convstore.store import ConversationStore
+from convstore.testing.fixtures import NewStore, texts_of
 from convstore.testing.samples import rag_turn, same_messages
 from convstore.values.policy import HistoryPolicy
 
@@ -52,7 +52,7 @@ class RewindContract:
         active = ["q1", "a1", "q2", "better"]
         assert [message.text async for message in chat.messages()] == active
         assert [message.text async for turn in chat.turns() for message in turn.messages] == active
-        assert [message.text async for message in chat.messages(rewound=True)] == [
+        assert await texts_of(chat) == [
             "q1",
             "a1",
             "q2",
@@ -197,12 +197,12 @@ class RewindContract:
             assert preview.text == text
 
     async def test_what_was_rewound_is_not_appended_again_unseen(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """A message under its old id would be missing from views, so it is refused; by every process."""
         await _talk(chat, 1, 2)
         await chat.rewind(before_id="q2")
-        for conversation in (chat, new_store().conversation(**chat.scope)):
+        for conversation in (chat, elsewhere):
             with pytest.raises(MessageRewoundError, match="undo_rewind"):
                 await conversation.append(
                     [HumanMessage("new", id="new"), HumanMessage("q2", id="q2")]
@@ -229,9 +229,7 @@ class RewindContract:
         await _talk(chat, 3)
         assert await _view(chat, HistoryPolicy(max_turns=1)) == await _view(chat) == ["q3", "a3"]
 
-    async def test_every_process_sees_it(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
-    ) -> None:
+    async def test_every_process_sees_it(self, chat: Conversation, new_store: NewStore) -> None:
         """Stores that have the conversation cached and stores that do not; later appends follow the rewind."""
         other = new_store().conversation(**chat.scope)
         await _talk(chat, 1, 2, 3)
@@ -301,7 +299,7 @@ class RewindContract:
         assert same_messages(turns[1].messages, first)
 
     async def test_rewinds_and_appends_at_once_leave_no_hole(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, new_store: NewStore
     ) -> None:
         """After concurrent rewinds and appends the log is complete, and all readers see the same active messages."""
         chats = [new_store().conversation(**chat.scope) for _ in range(3)]

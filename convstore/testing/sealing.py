@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,6 +16,7 @@ from convstore.exceptions import InvalidInputError
 from convstore.integration import host_of
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
+from convstore.testing.fixtures import NewStore
 from convstore.testing.samples import new_id, rag_turn
 
 __all__ = ["SealContract"]
@@ -46,9 +47,7 @@ async def _segments(database: Any, chat: Conversation) -> list[dict[str, Any]]:
 
 
 async def _same_as_a_scan(
-    new_store: Callable[..., ConversationStore],
-    chat: Conversation,
-    queries: Iterable[str] = _QUERIES,
+    new_store: NewStore, chat: Conversation, queries: Iterable[str] = _QUERIES
 ) -> None:
     """Assert that searches with and without segments give equal hits."""
     handles = [new_store(search_index=given).conversation(**chat.scope) for given in (True, False)]
@@ -73,11 +72,7 @@ class SealContract:
         return clock, seconds
 
     async def test_segments_give_the_hits_of_a_scan(
-        self,
-        store: ConversationStore,
-        chat: Conversation,
-        new_store: Callable[..., ConversationStore],
-        database: Any,
+        self, store: ConversationStore, chat: Conversation, new_store: NewStore, database: Any
     ) -> None:
         """Searches with segments return the same hits as a scan of the log, at every stage and after rewinds."""
         dice = random.Random(7)  # noqa: S311 - a test
@@ -100,11 +95,7 @@ class SealContract:
         assert sum(segment["characters"] for segment in segments) > 10_000
 
     async def test_very_large_texts_are_searched_up_to_a_size(
-        self,
-        store: ConversationStore,
-        chat: Conversation,
-        new_store: Callable[..., ConversationStore],
-        database: Any,
+        self, store: ConversationStore, chat: Conversation, new_store: NewStore, database: Any
     ) -> None:
         """The longest text of an append is cut, shorter ones beside it are found whole; with segments and without."""
         words = [f"{number}{'x' * 500}" for number in range(5_000)]
@@ -127,10 +118,7 @@ class SealContract:
         assert found == {"begin": [3], "end": [], "narwhals": [4]}
 
     async def test_what_rests_is_sealed(
-        self,
-        new_store: Callable[..., ConversationStore],
-        database: Any,
-        ticking: tuple[Clock, list[float]],
+        self, new_store: NewStore, database: Any, ticking: tuple[Clock, list[float]]
     ) -> None:
         """A conversation of any length is sealed once no process has appended to it for a minute."""
         clock, seconds = ticking
@@ -171,7 +159,7 @@ class SealContract:
             await opened.close()
 
     async def test_a_store_that_is_closed_seals_what_is_due(
-        self, new_store: Callable[..., ConversationStore], database: Any
+        self, new_store: NewStore, database: Any
     ) -> None:
         """A script that ends at once leaves a segment of what it searched, and waits for nothing to rest."""
         texts = [HumanMessage(f"number {number} " * 900, id=new_id()) for number in range(10)]
@@ -184,9 +172,7 @@ class SealContract:
             await store.close()
             assert [segment["until"] for segment in await _segments(database, chat)] == sealed
 
-    async def test_a_search_owes_a_seal(
-        self, new_store: Callable[..., ConversationStore], database: Any
-    ) -> None:
+    async def test_a_search_owes_a_seal(self, new_store: NewStore, database: Any) -> None:
         """A log whose writer was killed before it sealed is sealed by who searches it."""
         chat = new_store(search_index=False).conversation(user_id="ada", thread_id=new_id())
         await chat.append(
@@ -199,19 +185,13 @@ class SealContract:
         assert [segment["until"] for segment in await _segments(database, chat)] == [1]
         await store.close()
 
-    async def test_another_search_index_is_refused(
-        self, new_store: Callable[..., ConversationStore]
-    ) -> None:
+    async def test_another_search_index_is_refused(self, new_store: NewStore) -> None:
         """`search_index` takes True and False only."""
         with pytest.raises(InvalidInputError, match="search_index"):
             new_store(search_index="across")
 
     async def test_two_processes_seal_at_once(
-        self,
-        store: ConversationStore,
-        chat: Conversation,
-        new_store: Callable[..., ConversationStore],
-        database: Any,
+        self, store: ConversationStore, chat: Conversation, new_store: NewStore, database: Any
     ) -> None:
         """A search has every hit once, whoever was first; what one segment covers is in no other that readers use."""
         others = [new_store() for _ in range(3)]
@@ -225,11 +205,7 @@ class SealContract:
         assert (await _segments(database, chat))[-1]["until"] == 6
 
     async def test_a_conversation_that_is_erased_leaves_no_segment(
-        self,
-        store: ConversationStore,
-        chat: Conversation,
-        new_store: Callable[..., ConversationStore],
-        database: Any,
+        self, store: ConversationStore, chat: Conversation, new_store: NewStore, database: Any
     ) -> None:
         """Deleting a conversation removes its segments. Searches in the reused scope ignore a late segment."""
         await chat.append(rag_turn("What about orcas?"))
@@ -252,7 +228,7 @@ class SealContract:
         self,
         store: ConversationStore,
         chat: Conversation,
-        new_store: Callable[..., ConversationStore],
+        new_store: NewStore,
         database: Any,
         damage: str,
     ) -> None:
@@ -280,7 +256,7 @@ class SealContract:
     async def test_analyzers_do_not_disturb_each_other(
         self,
         chat: Conversation,
-        new_store: Callable[..., ConversationStore],
+        new_store: NewStore,
         database: Any,
         monkeypatch: pytest.MonkeyPatch,
         ticking: tuple[Clock, list[float]],

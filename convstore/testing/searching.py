@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -223,16 +222,15 @@ class SearchContract:
         assert {hit.ordinal for hit in await chat.search("orcas")} <= {1, 2, 3, 4}
 
     async def test_a_log_of_many_entries_is_searched_whole(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """Another store finds messages at the beginning, in the middle and at the end of a long log."""
         for number in range(150):
             await chat.append(
                 HumanMessage(f"message number {number} of the log, word{number}", id=new_id())
             )
-        other = new_store().conversation(**chat.scope)
         for number in (0, 60, 149):
-            assert [hit.ordinal for hit in await other.search(f"word{number}")] == [number + 1]
+            assert [hit.ordinal for hit in await elsewhere.search(f"word{number}")] == [number + 1]
 
     async def test_a_page_around_an_ordinal(self, chat: Conversation) -> None:
         """Half of the page comes before the ordinal, half after it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from convstore.exceptions import InvalidInputError, InvalidScopeError
 from convstore.integration import host_of
 from convstore.store import ConversationStore
+from convstore.testing.fixtures import NewStore
 from convstore.testing.samples import new_id, rag_turn
 
 __all__ = ["SearchAcrossContract"]
@@ -33,7 +33,7 @@ class SearchAcrossContract:
 
     @pytest.mark.parametrize("sealed", [False, True])
     async def test_all_conversations_of_a_user_are_searched(
-        self, new_store: Callable[..., ConversationStore], sealed: bool
+        self, new_store: NewStore, sealed: bool
     ) -> None:
         """Hits are grouped with title and scope; another user's, rewound and deleted messages are not among them."""
         store = new_store()
@@ -66,9 +66,7 @@ class SearchAcrossContract:
         assert (await store.search("narwhals", user_id=new_id())).conversations == []
         await store.close()
 
-    async def test_a_hit_across_is_one_of_its_conversation(
-        self, new_store: Callable[..., ConversationStore]
-    ) -> None:
+    async def test_a_hit_across_is_one_of_its_conversation(self, new_store: NewStore) -> None:
         """The same message, snippet, turn and sources; statistics are those of all conversations together."""
         store = new_store()
         ada = new_id()
@@ -85,9 +83,7 @@ class SearchAcrossContract:
         await store.close()
 
     @pytest.mark.parametrize("sealed", [False, True])
-    async def test_rewound_messages_hide_no_hits(
-        self, new_store: Callable[..., ConversationStore], sealed: bool
-    ) -> None:
+    async def test_rewound_messages_hide_no_hits(self, new_store: NewStore, sealed: bool) -> None:
         """A search finds an active message even if hundreds of rewound messages match better."""
         store = new_store()
         ada = new_id()
@@ -108,9 +104,7 @@ class SearchAcrossContract:
             assert [hit.ordinal for hit in result.conversations[0].hits] == [1]
         await store.close()
 
-    async def test_unsealed_conversations_are_read(
-        self, new_store: Callable[..., ConversationStore]
-    ) -> None:
+    async def test_unsealed_conversations_are_read(self, new_store: NewStore) -> None:
         """A search reads all short unsealed conversations, unless `conversations` limits their number."""
         store = new_store(search_index=False)
         ada = new_id()
@@ -125,11 +119,7 @@ class SearchAcrossContract:
 
     @pytest.mark.parametrize(("limit", "value"), [("_MAX_CHARACTERS", 40), ("_MAX_SECONDS", -1.0)])
     async def test_a_search_across_seals_what_it_had_to_name(
-        self,
-        new_store: Callable[..., ConversationStore],
-        monkeypatch: pytest.MonkeyPatch,
-        limit: str,
-        value: float,
+        self, new_store: NewStore, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
     ) -> None:
         """A search reports conversations it could not read in full and seals them, so the next search is complete."""
         store = new_store()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, SourceIdClashError
 from convstore.store import ConversationStore
+from convstore.testing.fixtures import NewStore
 from convstore.testing.samples import new_id, passages
 
 __all__ = ["SourcesContract"]
@@ -102,7 +102,7 @@ class SourcesContract:
         assert (await chat.get_sources([1])).sources[0].content == "one"
 
     async def test_tools_that_number_from_one_each_time_never_share_a_number(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, new_store: NewStore
     ) -> None:
         """Several stores append at once; every source has a number of its own."""
         chats = [chat, *(new_store().conversation(**chat.scope) for _ in range(3))]
@@ -124,13 +124,12 @@ class SourcesContract:
         ]
 
     async def test_a_document_that_comes_again_remembers_its_first_number(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """A repeated document gets a new number. Every process and the model also get its first number."""
         await chat.append(_result(("whales", {"title": "A"}), ("seals", {"title": "B"})))
         await chat.append([HumanMessage("and?"), AIMessage("so")])
-        other = new_store().conversation(**chat.scope)
-        await other.append(_result(("seals", {"title": "again"}), ("orcas", {})))
+        await elsewhere.append(_result(("seals", {"title": "again"}), ("orcas", {})))
         await chat.append(_result(("seals", {}), ("orcas", {})))
         page = await chat.get_sources(range(1, 7))
         assert [source.earlier_id for source in page.sources] == [None, None, 2, None, 2, 4]
@@ -152,10 +151,7 @@ class SourcesContract:
         assert [source.given_id for source in page.sources] == [None, None, 10**9]
 
     async def test_an_extractor_says_where_the_sources_are(
-        self,
-        chat: Conversation,
-        store: ConversationStore,
-        new_store: Callable[..., ConversationStore],
+        self, chat: Conversation, store: ConversationStore, elsewhere: Conversation
     ) -> None:
         """It works for its tool alone, at append; what is stored is read without it."""
 
@@ -169,11 +165,7 @@ class SourcesContract:
         await chat.append(
             [_result(id_="hits", tool="grep", content=hits), small, _result(id_="o", content=hits)]
         )
-        page = (
-            await new_store()
-            .conversation(**chat.scope)
-            .get_sources(tool_message_ids=["hits", "small", "o"])
-        )
+        page = await elsewhere.get_sources(tool_message_ids=["hits", "small", "o"])
         assert [(source.source_id, source.title) for source in page.sources] == [
             (1, "file 1"),
             (2, "file 2"),
@@ -305,7 +297,7 @@ class SourcesContract:
 
     @pytest.mark.parametrize("form", ["message", "without its artifact", "a dict"])
     async def test_what_was_read_back_names_its_sources_and_claims_none(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore], form: str
+        self, chat: Conversation, new_store: NewStore, form: str
     ) -> None:
         """The stub of a read-back page lists the page's source numbers. The page itself takes no new numbers."""
         await chat.append(_result(*passages(12, words=60), id_="r"))
@@ -379,14 +371,13 @@ class SourcesContract:
         ]
 
     async def test_a_batch_with_numbers_may_be_repeated_by_another_process(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """Repeating a batch with its own source numbers in another process writes nothing and is no clash."""
-        other = new_store().conversation(**chat.scope)
-        await other.append(HumanMessage("What about seals?"))
+        await elsewhere.append(HumanMessage("What about seals?"))
         batch = [_result(_numbered(7, "one"), _numbered(9, "two"))]
         await chat.append(batch)
-        again = await other.append(batch)
+        again = await elsewhere.append(batch)
         assert (again.written, again.ordinals) == (0, (2,))
 
     async def test_the_newest_number_is_taken_too(self, chat: Conversation) -> None:
@@ -398,16 +389,15 @@ class SourcesContract:
         assert receipt.renumbered == {"again": {7: 8}}
 
     async def test_a_process_that_appends_something_else_first_remembers_the_first_number(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """A process that has not read the shown sources reads them when it needs them."""
         found = {"title": "T", "content": "Seals sleep."}
         await chat.append(_result(found))
         await chat.append(HumanMessage("Thanks."))
-        other = new_store().conversation(**chat.scope)
-        await other.append(HumanMessage("And now?"))
-        await other.append(_result(found))
-        [source] = (await other.get_sources([2])).sources
+        await elsewhere.append(HumanMessage("And now?"))
+        await elsewhere.append(_result(found))
+        [source] = (await elsewhere.get_sources([2])).sources
         assert source.earlier_id == 1
 
     @pytest.mark.parametrize("name", sorted(_JSON))
@@ -438,12 +428,12 @@ class SourcesContract:
 
     @pytest.mark.parametrize("is_warm", [True, False])
     async def test_a_number_that_the_store_gave_is_taken(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore], is_warm: bool
+        self, chat: Conversation, elsewhere: Conversation, is_warm: bool
     ) -> None:
         """A tool that comes with it later is refused, or given the next one; a reserved number is the tool's."""
         reserved = await chat.reserve_source_ids(1)
         await chat.append(_result({"title": "T", "content": "given"}))
-        other = chat if is_warm else new_store().conversation(**chat.scope)
+        other = chat if is_warm else elsewhere
         with pytest.raises(SourceIdClashError):
             await other.append(_result(_numbered(2, "two")))
         receipt = await other.append(

@@ -14,6 +14,7 @@ from convstore.conversation import Conversation
 from convstore.integration import host_of
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
+from convstore.testing.fixtures import NewStore
 from convstore.testing.samples import new_id, same_messages
 from convstore.testing.verifying import VerifyFixtures, kinds
 from convstore.values.policy import CompactionRule, HistoryPolicy
@@ -23,8 +24,6 @@ __all__ = ["StateContract"]
 
 _RULE = CompactionRule(max_tokens_before_summary=400, max_summary_tokens=50, keep_last_turns=1)
 _POLICIES = (HistoryPolicy(max_tokens=600), HistoryPolicy(max_turns=3))
-
-_NewStore = Callable[..., ConversationStore]
 
 
 class _Writer:
@@ -82,7 +81,7 @@ class StateContract(VerifyFixtures):
         assert await self.state_of(database, conversation) == state
 
     async def test_a_load_stores_leading_system_messages_of_any_text(
-        self, chat: Conversation, new_store: _NewStore, database: Any
+        self, chat: Conversation, new_store: NewStore, database: Any
     ) -> None:
         """Leading system messages are kept in the state, even with lone surrogates, which BSON strings refuse."""
         await chat.append(SystemMessage("Be kind. \ud800", id="s"))
@@ -114,7 +113,7 @@ class StateContract(VerifyFixtures):
         assert [message.id for message in (await chat.load_history()).messages] == ["q0", "a0"]
 
     async def test_a_deletion_during_a_compaction_wins(
-        self, new_store: _NewStore, database: Any
+        self, new_store: NewStore, database: Any
     ) -> None:
         """If a conversation is deleted during its compaction, neither the summary nor the state is written."""
         other = new_store().conversation(user_id=new_id(), thread_id="t")
@@ -127,7 +126,7 @@ class StateContract(VerifyFixtures):
         assert await _view(chat) == await _view(other) == []
 
     async def test_a_summary_of_another_process_is_never_replaced_unseen(
-        self, new_store: _NewStore
+        self, new_store: NewStore
     ) -> None:
         """An undo changes the state that it has read; if another process compacts in between, nothing is undone."""
         chat = new_store(summarizer=_Writer(text="first")).conversation(
@@ -156,7 +155,7 @@ class StateContract(VerifyFixtures):
         assert [summary.is_current for summary in await other.summaries()] == [True, False]
 
     async def test_a_deletion_that_was_killed_after_its_tombstone(
-        self, new_store: _NewStore, database: Any
+        self, new_store: NewStore, database: Any
     ) -> None:
         """A store that has the id cached notices within ten seconds, another one at once; the next call removes all."""
         seconds = [0.0]
@@ -175,7 +174,7 @@ class StateContract(VerifyFixtures):
         assert await database["log"].count_documents({"conversation": conversation}) == 0
 
     async def test_a_deletion_that_was_killed_after_the_state(
-        self, new_store: _NewStore, database: Any
+        self, new_store: NewStore, database: Any
     ) -> None:
         """A store with a cached id shows an empty view at once after head and state were deleted."""
         scope = {"user_id": new_id(), "thread_id": "t"}
@@ -187,7 +186,7 @@ class StateContract(VerifyFixtures):
         assert await _view(chat) == []
         assert await self.state_of(database, conversation) is None
 
-    async def test_loads_during_compactions_are_whole(self, new_store: _NewStore) -> None:
+    async def test_loads_during_compactions_are_whole(self, new_store: NewStore) -> None:
         """A view has the summary and everything after it, or all messages."""
         reader = new_store().conversation(user_id=new_id(), thread_id="t")
         chat = new_store(summarizer=_Writer()).conversation(**reader.scope)
@@ -210,7 +209,7 @@ class StateContract(VerifyFixtures):
             assert ids[0] == "q1" or ids[0].startswith("summary-")
 
     async def test_policies_have_records_of_their_own(
-        self, new_store: _NewStore, store: ConversationStore, database: Any
+        self, new_store: NewStore, store: ConversationStore, database: Any
     ) -> None:
         """The state keeps one view record for each of at most 16 policies. All processes load the same views."""
         chat = store.conversation(user_id=new_id(), thread_id="t")
@@ -236,7 +235,7 @@ class StateContract(VerifyFixtures):
             == 16
         )
 
-    async def test_a_lost_state_is_restored(self, new_store: _NewStore, database: Any) -> None:
+    async def test_a_lost_state_is_restored(self, new_store: NewStore, database: Any) -> None:
         """The next load brings it back from the summaries, past views too, and compactions go on from there."""
         chat = new_store(summarizer=_Writer()).conversation(user_id=new_id(), thread_id="t")
         await _talk(chat, 1, 2, 3, 4)
@@ -258,7 +257,7 @@ class StateContract(VerifyFixtures):
         assert (await chat.load_history()).summary == "words"
 
     async def test_a_large_summary_is_read_from_its_own_document(
-        self, new_store: _NewStore, database: Any
+        self, new_store: NewStore, database: Any
     ) -> None:
         """Above 32 KB the state has its digest and range; a store reads the text once."""
         text = "words " * 8_000

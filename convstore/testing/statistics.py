@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,6 +12,7 @@ from convstore.exceptions import InvalidScopeError
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.summarization import HeadTailSummarizer
+from convstore.testing.fixtures import NewStore
 from convstore.testing.samples import new_id, rag_turn
 from convstore.values.policy import CompactionRule
 from convstore.values.reports import StoreStats
@@ -24,9 +25,7 @@ _RULE = CompactionRule(max_tokens_before_summary=200, max_summary_tokens=100, ke
 class StatsContract:
     """`stats`, of one user and of all."""
 
-    async def test_statistics_are_sums_over_conversations(
-        self, new_store: Callable[..., ConversationStore]
-    ) -> None:
+    async def test_statistics_are_sums_over_conversations(self, new_store: NewStore) -> None:
         """Counts and tokens are those of `info`, what stubs save is what views save, and others are not counted."""
         store = new_store()
         user = new_id()
@@ -49,9 +48,7 @@ class StatsContract:
         alone = await store.stats(user_id=user, thread_id="t0")
         assert (alone.conversations, alone.messages) == (1, 4)
 
-    async def test_statistics_tell_what_summaries_save(
-        self, new_store: Callable[..., ConversationStore]
-    ) -> None:
+    async def test_statistics_tell_what_summaries_save(self, new_store: NewStore) -> None:
         """Views are smaller by that much, until the summary is undone."""
         store = new_store(summarizer=HeadTailSummarizer(_RULE))
         user = new_id()
@@ -69,9 +66,7 @@ class StatsContract:
         assert await chat.undo_compaction()
         assert (await store.stats(user_id=user)).summarized == 0
 
-    async def test_sizes_are_counted_by_kind_and_day(
-        self, new_store: Callable[..., ConversationStore]
-    ) -> None:
+    async def test_sizes_are_counted_by_kind_and_day(self, new_store: NewStore) -> None:
         """A large result is a payload, a broken reply a draft; a message counts on the day of its append."""
         now = datetime(2026, 3, 1, 12, tzinfo=UTC)
         store = new_store(clock=Clock(now=lambda: now))
@@ -122,9 +117,7 @@ class StatsContract:
         with pytest.raises(InvalidScopeError):
             await store.stats(tenant="x")
 
-    async def test_statistics_of_all_are_those_of_each(
-        self, new_store: Callable[..., ConversationStore]
-    ) -> None:
+    async def test_statistics_of_all_are_those_of_each(self, new_store: NewStore) -> None:
         """Without a scope, `stats` counts each conversation of its own collections once."""
         store = new_store(collection_prefix=f"s{new_id()}_")
         users = [new_id() for _ in range(3)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, UnknownMessageError
 from convstore.messages.tool_calls import result_id
-from convstore.store import ConversationStore
 from convstore.values.models import Turn
 
 __all__ = ["TurnMessageContract"]
@@ -89,10 +87,10 @@ class TurnMessageContract:
             break
 
     async def test_answers_of_many_questions_at_once_are_filed_under_their_own(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """Two processes ask and answer ten questions each, none of which waits for another."""
-        workers = [chat, new_store().conversation(**chat.scope)]
+        workers = [chat, elsewhere]
 
         async def ask(worker: Conversation, name: str) -> None:
             await worker.append(HumanMessage(f"question {name}", id=name))
@@ -106,13 +104,12 @@ class TurnMessageContract:
         }
 
     async def test_a_question_that_was_taken_back_elsewhere_gets_no_answer(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """A process that has not seen the rewind writes nothing, and the next question keeps its answer."""
         await chat.append(HumanMessage("Do seals sleep?", id="r1"))
-        other = new_store().conversation(**chat.scope)
-        await other.rewind(before_id="r1")
-        await other.append(HumanMessage("Do orcas sleep?", id="r2"))
+        await elsewhere.rewind(before_id="r1")
+        await elsewhere.append(HumanMessage("Do orcas sleep?", id="r2"))
         with pytest.raises(UnknownMessageError):
             await chat.append(AIMessage("They do."), turn="r1")
         await chat.append(AIMessage("Half of each."), turn="r2")

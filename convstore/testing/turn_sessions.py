@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -27,8 +26,7 @@ from convstore.exceptions import (
 )
 from convstore.mongo.log import Log
 from convstore.mongo.turn_leases import TurnLeases
-from convstore.store import ConversationStore
-from convstore.testing.fixtures import ahead, kinds_of, result_id_of
+from convstore.testing.fixtures import NewStore, ahead, kinds_of, result_id_of, texts_of
 from convstore.testing.samples import rag_turn
 
 __all__ = ["TurnSessionContract", "calls"]
@@ -116,7 +114,7 @@ class TurnSessionContract:
             assert await kinds_of(chat) == ["human", "human"]
 
     async def test_of_many_first_questions_one_is_taken(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, new_store: NewStore
     ) -> None:
         """Ten workers ask at once in a conversation that does not exist: one works, nine are told to come again."""
         chats = [new_store().conversation(**chat.scope) for _ in range(10)]
@@ -178,10 +176,7 @@ class TurnSessionContract:
         assert not await elsewhere.stop("r2")
 
     async def test_an_answer_undoes_no_stop(
-        self,
-        chat: Conversation,
-        elsewhere: Conversation,
-        new_store: Callable[..., ConversationStore],
+        self, chat: Conversation, elsewhere: Conversation, new_store: NewStore
     ) -> None:
         """If `stop` returned True, every reader says "stopped", though the answer came before the stop was noticed.
 
@@ -309,7 +304,7 @@ class TurnSessionContract:
         assert (await elsewhere.load_history()).messages[-1].text.startswith('{"success": true')
 
     async def test_a_killed_worker_is_succeeded(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore], database: Any
+        self, chat: Conversation, new_store: NewStore, database: Any
     ) -> None:
         """After 30 seconds another worker takes over the turn, and each write of the old worker is refused."""
         old = await chat.turn("r1", human="Do seals sleep?")
@@ -328,7 +323,7 @@ class TurnSessionContract:
             await turn.append(AIMessage("They do."))
         with pytest.raises(TurnLostError):
             await old.append(AIMessage("They do not."))
-        assert [message.text async for message in chat.messages(rewound=True)][2:] == [
+        assert (await texts_of(chat))[2:] == [
             "fresh",
             "They do.",
         ]
@@ -385,7 +380,7 @@ class TurnSessionContract:
                 await asyncio.sleep(0.01)
 
     async def test_a_slow_worker_keeps_a_turn_that_nobody_took(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, new_store: NewStore
     ) -> None:
         """A worker with a lapsed lease can still answer if no other worker took the turn."""
         slow = new_store(clock=ahead(-60)).conversation(**chat.scope)
@@ -393,7 +388,7 @@ class TurnSessionContract:
         await chat.append(AIMessage("", id="note", tool_calls=[]))
         await chat.reserve_source_ids(1)
         await turn.append(AIMessage("They do."))
-        assert [message.text async for message in chat.messages(rewound=True)][-1] == "They do."
+        assert (await texts_of(chat))[-1] == "They do."
 
     async def test_an_answer_of_a_session_has_its_question(
         self, chat: Conversation, elsewhere: Conversation

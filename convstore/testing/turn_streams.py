@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,8 +11,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, ToolCallChunk
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, InvalidMessageError
 from convstore.runtime.clock import Clock
-from convstore.store import ConversationStore
-from convstore.testing.fixtures import ahead, kinds_of
+from convstore.testing.fixtures import NewStore, ahead, kinds_of
 from convstore.turns.streaming import DRAFT_SECONDS
 
 __all__ = ["TurnStreamContract"]
@@ -89,11 +87,7 @@ class TurnStreamContract:
             assert again.draft == ""
 
     async def test_a_draft_is_seen_while_its_reply_is_streamed(
-        self,
-        chat: Conversation,
-        elsewhere: Conversation,
-        new_store: Callable[..., ConversationStore],
-        database: Any,
+        self, chat: Conversation, elsewhere: Conversation, new_store: NewStore, database: Any
     ) -> None:
         """Other workers see the draft while the reply is streamed. Storing the reply deletes the draft."""
         hurried = new_store(clock=ahead(0, hurry=100)).conversation(**chat.scope)
@@ -111,7 +105,7 @@ class TurnStreamContract:
         assert await database["drafts"].count_documents({"conversation": conversation}) == 0
 
     async def test_a_stalled_stream_leaves_the_draft_of_its_successor(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, new_store: NewStore
     ) -> None:
         """A stalled stream whose lease was taken over does not change the draft of the new worker."""
         slow = new_store(clock=ahead(-60, hurry=100)).conversation(**chat.scope)
@@ -213,11 +207,7 @@ class TurnStreamContract:
 
     @pytest.mark.parametrize(("on_stop", "texts"), [("keep", ["They "]), ("discard", [])])
     async def test_a_stopped_stream_ends_in_the_middle(
-        self,
-        elsewhere: Conversation,
-        new_store: Callable[..., ConversationStore],
-        on_stop: Any,
-        texts: list[str],
+        self, elsewhere: Conversation, new_store: NewStore, on_stop: Any, texts: list[str]
     ) -> None:
         """Within two seconds the source is closed while it waits; what was said is the answer, or nothing."""
         # those before it looks, the last ones after the stop
@@ -273,7 +263,7 @@ class TurnStreamContract:
         assert (await hurried.load_history()).report.missing_results == ()
 
     async def test_a_stalled_worker_replaces_no_draft(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, new_store: NewStore
     ) -> None:
         """The draft is that of the worker who has the turn."""
         old = await chat.turn("r1", human="Do seals sleep?")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,8 +20,7 @@ from convstore.exceptions import (
     UnknownMessageError,
 )
 from convstore.mongo.log import Log
-from convstore.store import ConversationStore
-from convstore.testing.fixtures import ahead
+from convstore.testing.fixtures import NewStore, ahead
 
 __all__ = ["CALL", "TurnVariantContract", "ask", "shown"]
 
@@ -96,7 +95,7 @@ class TurnVariantContract:
         assert await shown(chat) == ["Q1", "C1"]
 
     async def test_a_killed_worker_leaves_the_old_answer(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, new_store: NewStore
     ) -> None:
         """The same wish continues with what it had; another wish begins again."""
         await ask(chat, 1, 2)
@@ -299,9 +298,7 @@ class TurnVariantContract:
         await chat.undo_rewind()
         assert await shown(chat) == ["Q1", "A1", "Q2", "A2"]
 
-    async def test_a_stopped_answer(
-        self, elsewhere: Conversation, new_store: Callable[..., ConversationStore]
-    ) -> None:
+    async def test_a_stopped_answer(self, elsewhere: Conversation, new_store: NewStore) -> None:
         """The text streamed before a stop becomes the new answer. Without any text the old answer stays."""
         chat = new_store(clock=ahead(0, hurry=50)).conversation(**elsewhere.scope)
         await ask(chat, 1)
@@ -341,9 +338,7 @@ class TurnVariantContract:
             past = await chat.view_at(stamp if view is history else plain.stamp)
             assert (past.match, past.messages) == ("exact", view.messages)
 
-    async def test_a_summary_covers_the_old_answer(
-        self, new_store: Callable[..., ConversationStore]
-    ) -> None:
+    async def test_a_summary_covers_the_old_answer(self, new_store: NewStore) -> None:
         """Each variant has its own summary, which its view shows again once the variant is activated."""
         chat = new_store(summarizer=_summarize).conversation(
             user_id="ada", thread_id=uuid.uuid4().hex
@@ -385,10 +380,7 @@ class TurnVariantContract:
         assert [variant.count for variant in await chat.variants("q1")] == [1]
 
     async def test_a_crash_at_any_write_leaves_one_answer_whole(
-        self,
-        chat: Conversation,
-        new_store: Callable[..., ConversationStore],
-        monkeypatch: pytest.MonkeyPatch,
+        self, chat: Conversation, new_store: NewStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Whichever write is the last one, before or after it reached the server, the same wish completes it."""
         await ask(chat, 1)

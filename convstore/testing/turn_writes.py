@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -19,8 +18,7 @@ from convstore.exceptions import (
 )
 from convstore.mongo.log import Log
 from convstore.mongo.turn_leases import TurnLeases
-from convstore.store import ConversationStore
-from convstore.testing.fixtures import ahead, kinds_of, result_id_of
+from convstore.testing.fixtures import NewStore, ahead, kinds_of, result_id_of, texts_of
 from convstore.testing.turn_sessions import calls
 
 __all__ = ["TurnWriteContract"]
@@ -69,7 +67,7 @@ class TurnWriteContract:
 
     @pytest.mark.parametrize("is_lapsed", [True, False])
     async def test_a_stop_of_a_killed_worker_stays(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore], is_lapsed: bool
+        self, chat: Conversation, new_store: NewStore, is_lapsed: bool
     ) -> None:
         """It is marked at once if the lease has lapsed, else by whoever takes the lease over."""
         killed = await chat.turn("r1", human="Do seals sleep?")
@@ -130,7 +128,7 @@ class TurnWriteContract:
                 await turn.append(AIMessage("They do."))
 
     async def test_a_slow_worker_has_lost_its_turn(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, new_store: NewStore
     ) -> None:
         """It is told so also if its successor asked something else, or finished the turn, and it writes nothing."""
         later = new_store(clock=ahead(31)).conversation(**chat.scope)
@@ -258,7 +256,7 @@ class TurnWriteContract:
                 with pytest.raises(StoreUnavailableError):
                     await turn.append(reply)
                 assert (await turn.append(reply)).written == 0
-        assert [message.text async for message in chat.messages(rewound=True)][3:] == [
+        assert (await texts_of(chat))[3:] == [
             "Fish.",
             "And seals.",
         ]

@@ -9,6 +9,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore.conversation import Conversation
 from convstore.exceptions import ContentConflictError, InvalidInputError, TurnConflictError
+from convstore.testing.fixtures import texts_of
 from convstore.testing.samples import passages, rag_turn, same_messages
 from convstore.values.models import Turn
 
@@ -20,10 +21,6 @@ def _answer(text: str = "They do.") -> list[BaseMessage]:
     call = {"name": "search", "args": {"query": "seals"}, "id": "call_1"}
     result = ToolMessage("found", name="search", tool_call_id="call_1", artifact=passages(2))
     return [AIMessage("", tool_calls=[call]), result, AIMessage(text)]
-
-
-async def _texts(chat: Conversation) -> list[str]:
-    return [message.text async for message in chat.messages(rewound=True)]
 
 
 async def _turns(chat: Conversation, **asked: Any) -> list[Turn]:
@@ -64,7 +61,7 @@ class TurnContract:
         assert (caught.value.is_newest, caught.value.is_question) == (True, True)
         with pytest.raises(ContentConflictError):
             await chat.append(HumanMessage("Do orcas sleep?", id="r1"))
-        assert len(await _texts(chat)) == 4
+        assert len(await texts_of(chat)) == 4
 
     async def test_what_is_no_question_is_refused_before_anything_is_written(
         self, chat: Conversation

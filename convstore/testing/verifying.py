@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,6 +17,7 @@ from convstore.mongo.summaries import summary_document, summary_from
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.summarization import HeadTailSummarizer
+from convstore.testing.fixtures import NewStore
 from convstore.testing.samples import new_id, rag_turn
 from convstore.values.policy import CompactionRule
 from convstore.values.reports import Finding, VerifyReport
@@ -31,7 +31,6 @@ __all__ = [
     "kinds",
 ]
 
-_NewStore = Callable[..., ConversationStore]
 _Kinds = list[tuple[str, str]]
 
 SUMMARY_RULE = CompactionRule(
@@ -94,12 +93,12 @@ class VerifyFixtures:
     """A conversation to look at, and who looks."""
 
     @pytest.fixture
-    async def later(self, new_store: _NewStore) -> ConversationStore:
+    async def later(self, new_store: NewStore) -> ConversationStore:
         """A store for which all that is written in a test was written two days ago."""
         return new_store(clock=clock_ahead(timedelta(days=2)))
 
     @pytest.fixture
-    async def full(self, new_store: _NewStore) -> Conversation:
+    async def full(self, new_store: NewStore) -> Conversation:
         """A conversation with everything, alone with its user."""
         store = new_store(summarizer=HeadTailSummarizer(SUMMARY_RULE))
         await store.setup()
@@ -241,7 +240,7 @@ class VerifyContract(VerifyFixtures):
         assert report.entries == 14
 
     async def test_a_view_may_begin_inside_an_entry(
-        self, new_store: _NewStore, later: ConversationStore
+        self, new_store: NewStore, later: ConversationStore
     ) -> None:
         """A view that begins in the middle of a batch, after a summary, is not reported as damage."""
         rule = CompactionRule(
@@ -341,7 +340,7 @@ class VerifyContract(VerifyFixtures):
         report = await later.verify(user_id=full.scope["user_id"])
         assert kinds(report) == [("damaged", document["_id"]), ("annotation", key)]
 
-    async def test_running_writers_are_no_finding(self, new_store: _NewStore) -> None:
+    async def test_running_writers_are_no_finding(self, new_store: NewStore) -> None:
         """While turns are appended, rewound and deleted, and afterwards, a check finds nothing and repairs nothing."""
         user = new_id()
         done = asyncio.Event()
@@ -390,7 +389,7 @@ class VerifyContract(VerifyFixtures):
         monkeypatch.setattr(Inspection, "entries", read_late)
         assert kinds(await later.verify(user_id=full.scope["user_id"])) == []
 
-    async def test_artifacts_of_unknown_types_are_whole(self, new_store: _NewStore) -> None:
+    async def test_artifacts_of_unknown_types_are_whole(self, new_store: NewStore) -> None:
         """A check by a program that does not know the application's types reads over them."""
 
         class Ticket:

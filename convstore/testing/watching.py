@@ -13,8 +13,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, StoreClosedError
 from convstore.runtime.changes import Changes
-from convstore.store import ConversationStore
-from convstore.testing.fixtures import ahead, result_id_of
+from convstore.testing.fixtures import NewStore, ahead, result_id_of
 from convstore.types import StoredMessage, TurnSession, TurnState
 
 _PATIENCE = 60.0
@@ -270,7 +269,7 @@ class WatchContract:
             assert page.status == "finished"
 
     async def test_a_page_sees_that_a_worker_died(
-        self, chat: Conversation, new_store: Callable[..., ConversationStore]
+        self, chat: Conversation, new_store: NewStore
     ) -> None:
         """A page shows a turn as interrupted once the lease of its worker has lapsed."""
         await chat.turn("r1", human="Do seals sleep?")
