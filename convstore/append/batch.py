@@ -49,7 +49,7 @@ from convstore.messages.tokens import NamedCounter, count, counted
 from convstore.messages.values import Codec
 from convstore.sources.detection import SourceExtractor, extract_sources, parse_json, read_back_ids
 from convstore.sources.failures import FailureJudge
-from convstore.sources.places import Located, SourcePlace, place_sources
+from convstore.sources.places import SourcePlace, store_sources
 from convstore.sources.shortening import SHORTENED, leave_out, without_media
 from convstore.sources.source import FoundSource, FoundSources
 from convstore.sources.stub import RETRIEVAL_TOOL, failure_in, wants_stub
@@ -326,20 +326,22 @@ class _Preparation:
         # A result without a name gets that of its call, which is found only when the entry is composed.
         read_back = read_back_ids(message) if is_own or not message.name else ()
         tokens, media = counted(self.counter, message)
-        located = place_sources(found, written, self.codec, omitted) if found.items else Located()
-        encoded, plain = self._encoded(fields, omitted, artifact=located.artifact)
+        encoded, plain = self._encoded(fields, omitted)
         is_stub = wants_stub(tokens, has_sources=bool(found.items or (is_own and read_back)))
         if is_stub:
             encoded = encoded._replace(shown=0)
-        payload, places = located.stored_with(encoded, content)
-        is_outside = is_stub and encoded.content >= 0
+        payload, places = store_sources(found.items, encoded.payload, self.codec, omitted)
+        is_outside = is_stub and encoded.has_content
         return self._prepared(
             message,
             (encoded, plain),
             payload,
             (tokens, tokens if is_outside else self._view_tokens(message, encoded, tokens)),
             media,
-            sources=tuple(map(partial(self._source, str(message.id)), found.items, places)),
+            sources=tuple(
+                self._source(str(message.id), source, *place, is_shown=found.is_shown)
+                for source, place in zip(found.items, places, strict=True)
+            ),
             read_back=read_back,
             text=text,
             error=failure_in(message.status, text, parsed),
@@ -351,10 +353,9 @@ class _Preparation:
         omitted: list[str] | None,
         *,
         max_edges: int = 0,
-        artifact: str | None = None,
     ) -> tuple[EncodedMessage, EncodedMessage]:
         """Return a message as the entry has it, and as it is encoded whatever the batch."""
-        encode = partial(encode_message, self.codec, fields, artifact=artifact, omitted=omitted)
+        encode = partial(encode_message, self.codec, fields, omitted=omitted)
         encoded = encode(
             max_edges=max_edges, minimum=self.minimum, whole_contents=self.whole_contents
         )
@@ -391,13 +392,20 @@ class _Preparation:
         )
 
     def _source(
-        self, message_id: str, found: FoundSource, stored: tuple[SourcePlace, str]
+        self, message_id: str, found: FoundSource, place: SourcePlace, piece: str, *, is_shown: bool
     ) -> EntrySource:
         (title, url, is_plain) = found.shown()
-        (place, piece) = stored
-        digest = found.digest(self.codec)
         return EntrySource(
-            0, message_id, title, url, place, digest, piece, given=found.kept_id, is_plain=is_plain
+            0,
+            message_id,
+            title,
+            url,
+            place,
+            found.digest(self.codec),
+            piece,
+            given=found.kept_id,
+            is_plain=is_plain,
+            is_shown=is_shown,
         )
 
     def _view_tokens(self, message: BaseMessage, encoded: EncodedMessage, tokens: int) -> int:
@@ -419,7 +427,7 @@ class _Preparation:
     def _stored(
         self, encoded: EncodedMessage, payload: str, plain: EncodedMessage
     ) -> tuple[PayloadRef | None, tuple[Chunk, ...]]:
-        """Return location and chunks of a payload: the message's parts as they are encoded, then copies of sources.
+        """Return location and chunks of a payload: the message's parts as they are encoded, then its sources.
 
         `plain` is the message as it is encoded whatever the batch.
         """

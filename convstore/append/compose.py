@@ -215,6 +215,7 @@ def _numbered(
         running.shown.add(source.digest, number),
         source.given == number,
         source.is_plain,
+        source.is_shown,
     )
 
 

@@ -17,7 +17,6 @@ from convstore.index.texts import Text, windows_of, without_copies
 from convstore.index.windows import Window, Windows, numbers_in
 from convstore.index.words import is_single, language_of, piece_terms, unescaped
 from convstore.log.entry import EntryMessage, PayloadRef
-from convstore.sources.places import SourcePlace
 
 Posting = tuple[int, int]
 """A window and how often it contains a term."""
@@ -70,7 +69,6 @@ class IndexBuilder:
         characters: Characters of the windows and ids that were added, and a constant for each message.
         by_term: The windows that contain a term, in order, 4 bytes for each; one that contains it twice occurs twice.
         texts: Texts by message and position among its texts.
-        places: Places of escaped sources by message and source.
         labels: Title and address of a source by the first window of its text.
     """
 
@@ -80,7 +78,6 @@ class IndexBuilder:
     windows: Windows = field(default_factory=Windows)
     by_term: defaultdict[str, bytearray] = field(default_factory=lambda: defaultdict(bytearray))
     texts: dict[tuple[int, int], str] = field(default_factory=dict)
-    places: dict[tuple[int, int], SourcePlace] = field(default_factory=dict)
     labels: dict[int, str] = field(default_factory=dict)
     characters: int = 0
     _postings: dict[str, _Postings] = field(default_factory=dict)
@@ -112,8 +109,6 @@ class IndexBuilder:
         postings = self._postings.setdefault(language, _Postings(self.by_term, language))
         begin = len(self.windows)
         for index, text in enumerate(texts):
-            if text.place:
-                self.places[len(self.messages) - 1, text.source_id] = text.place
             if self.keeps_texts and self._kept + len(text.text) <= _MAX_KEPT:
                 self.texts[len(self.messages) - 1, index] = text.text
                 self._kept += len(text.text)

@@ -22,7 +22,6 @@ from convstore.index.windows import Windows, bytes_of, numbers_in
 from convstore.log.entry import PayloadRef
 from convstore.messages.compression import compress_bytes, decompress_bytes
 from convstore.messages.encoding import MESSAGE_TYPES
-from convstore.sources.places import SourcePlace
 
 SECTIONS = ("terms", "sizes", "postings", "windows", "types", "details")
 """Names of the sections of a segment, each compressed by itself."""
@@ -84,8 +83,6 @@ def merged(segments: Sequence[Segment], last: IndexBuilder) -> Steps[IndexBuilde
         yield
         whole.windows.extend(part.windows, messages=first_message)
         whole.labels |= {first_window + window: label for window, label in part.labels.items()}
-        for (message, source_id), place in part.places.items():
-            whole.places[message + first_message, source_id] = place
         for number, (term, windows) in enumerate(part.items()):
             whole.by_term[term] += bytes_of(
                 array("I", [window + first_window for window in windows])
@@ -147,15 +144,6 @@ class Segment:
     def labels(self) -> dict[int, str]:
         """Return title and address of sources by the first window of their texts."""
         return dict(self._details["labels"])
-
-    @cached_property
-    def places(self) -> dict[tuple[int, int], SourcePlace]:
-        """Return the places of escaped sources by message and source."""
-        found = self._details["places"]
-        return {
-            (message, source): SourcePlace(part, start, start, *rest)
-            for message, source, part, start, *rest in found
-        }
 
     def items(self) -> Iterable[tuple[str, Sequence[int]]]:
         """Yield each term with its windows, as `by_term` of a part in memory has them."""
@@ -258,10 +246,6 @@ def _details(part: IndexBuilder) -> dict[str, Any]:
     return {
         "messages": list(map(_row, part.messages)),
         "labels": list(part.labels.items()),
-        "places": [
-            [*key, place.part, place.middle, place.end, place.length]
-            for key, place in part.places.items()
-        ],
     }
 
 

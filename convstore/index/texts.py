@@ -19,8 +19,6 @@ from convstore.log.entry import EntryMessage, EntrySource
 from convstore.messages.media import is_media
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.text import text_of
-from convstore.messages.values import Codec
-from convstore.sources.places import SourcePlace, read_item
 from convstore.sources.stub import RETRIEVAL_TOOL
 
 MAX_CHARACTERS = 2_000_000
@@ -48,11 +46,10 @@ class Text(NamedTuple):
 
     Attributes:
         text: The text; "" if it is in a payload that was not read.
-        start: Its first character in the payload; -1 if it is not there, or escaped.
+        start: Its first character in the payload; -1 if it is not there.
         source_id: The source that it belongs to, 0 for none.
         label: Title and address of the source, which are searched with the beginning of the text.
         is_rest: It may repeat other texts of the message.
-        place: Place of the item in the payload that holds the text escaped, if one does.
     """
 
     text: str
@@ -60,7 +57,6 @@ class Text(NamedTuple):
     source_id: int = 0
     label: str = ""
     is_rest: bool = False
-    place: SourcePlace | None = None
 
 
 def texts_of(
@@ -68,7 +64,6 @@ def texts_of(
     sources: Sequence[EntrySource],
     message: BaseMessage,
     payload: str | None,
-    codec: Codec,
 ) -> list[Text]:
     """Return the searchable texts of a message that was decoded without its payload.
 
@@ -77,7 +72,7 @@ def texts_of(
     """
     if stored.type == "tool" and stored.tool == RETRIEVAL_TOOL:
         return []
-    found = [text for source in sources for text in texts_of_source(source, payload, codec)]
+    found = [text for source in sources for text in texts_of_source(source, payload)]
     found += _of_value(message.content, payload, skip=_NOT_TEXT, is_rest=bool(sources))
     calls = [*getattr(message, "tool_calls", ()), *getattr(message, "invalid_tool_calls", ())]
     parts = [
@@ -156,24 +151,14 @@ def _copies(text: str) -> Iterator[str]:
         yield json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def texts_of_source(source: EntrySource, payload: str | None, codec: Codec) -> Iterator[Text]:
-    """Yield the text of a source and, if its tool showed the item, of that the words that the text lacks."""
-    place = source.place
+def texts_of_source(source: EntrySource, payload: str | None) -> Iterator[Text]:
+    """Yield the text of a source and, if its tool showed the item, the item."""
+    start, middle, end = source.place
     whole = source.piece or payload or ""
-    item = whole[place.middle : place.end]
-    text = whole[place.start : place.middle]
-    start = place.start
-    if place.is_inside:
-        text, start = _inside(item, place, codec)
-    is_escaped = bool(text) and start < 0
-    item_start = place.middle
-    if source.piece:  # its text is not in the payload
-        is_escaped = False
-        start = -1
-        item_start = -1
-    yield Text(text, start, source.id, _label(source), place=place if is_escaped else None)
-    if place.part == "content":
-        yield Text(item, item_start, source.id, is_rest=True)
+    text = Text(whole[start:middle], start, source.id, _label(source))
+    item = Text(whole[middle:end], middle, source.id, is_rest=True)
+    for found in (text, item) if source.is_shown else (text,):
+        yield found._replace(start=-1) if source.piece else found
 
 
 def _label(source: EntrySource) -> str:
@@ -181,16 +166,6 @@ def _label(source: EntrySource) -> str:
     if source.title and source.url:
         return f"{source.title} ({source.url})"
     return f"({source.url})" if source.url else source.title
-
-
-def _inside(item: str, place: SourcePlace, codec: Codec) -> tuple[str, int]:
-    """Return the text in an item and its start in the payload; -1 if it is escaped, so that the item is decoded."""
-    try:
-        found = read_item(codec, place, item) if item else None
-    except ValueError:
-        found = None  # a type that this process does not know
-    offset = item.find(found.text) if found else -1
-    return (found.text if found else "", place.middle + offset if offset >= 0 else -1)
 
 
 def _of_value(

@@ -51,7 +51,7 @@ class PayloadRef:
         token: Random token of the append; the ``_id`` of each chunk begins with the conversation and this token.
         chunk: Number of the payload's first chunk under that token.
         ends: End of each chunk, in characters of the payload.
-        own: Number of leading characters that belong to the message; copies of its sources follow.
+        own: Number of leading characters that belong to the message; its sources follow.
         digest: Digest of these characters.
         size: Bytes of its compressed chunks.
         body: Digest of the body if that depends on the batch, because it keeps edges or small parts moved; else empty.
@@ -220,6 +220,7 @@ class EntrySource:
         earlier: The number under which the same text was shown before, None if it is new.
         kept: True if the tool numbered it, False if the store did.
         is_plain: True if its item holds only its text, and title and address as shown in one line.
+        is_shown: True if its tool showed the whole item, in JSON.
         entry: Key of the entry that it was read from.
     """
 
@@ -234,6 +235,7 @@ class EntrySource:
     earlier: int | None = None
     kept: bool = False
     is_plain: bool = False
+    is_shown: bool = False
     entry: str = field(default="", compare=False)
 
 

@@ -116,8 +116,7 @@ class EncodedMessage(NamedTuple):
     Attributes:
         body: Its fields, with ranges that refer to the payload.
         payload: The parts stored outside the entry.
-        content: Start of a tool result's content in the payload; -1 if the body holds it.
-        artifact: Start of its artifact in the payload; -1 if the body holds it.
+        has_content: The payload holds the content of a tool result.
         shown: Length of the beginning of the payload that a view of the finished turn shows.
         edges: Characters that the body keeps of texts in the payload.
         is_edged: The shown beginning consists of texts only, and the body keeps the edges of each.
@@ -126,11 +125,10 @@ class EncodedMessage(NamedTuple):
 
     body: str
     payload: str = ""
-    content: int = -1
-    artifact: int = -1
     shown: int = 0
     edges: int = 0
     is_edged: bool = False
+    has_content: bool = False
     has_large_fields: bool = False
 
 
@@ -219,7 +217,6 @@ def encode_message(
     codec: Codec,
     fields: dict[str, Any],
     *,
-    artifact: str | None = None,
     omitted: list[str] | None = None,
     max_edges: int = 0,
     minimum: int = PART_MINIMUM,
@@ -227,14 +224,13 @@ def encode_message(
 ) -> EncodedMessage:
     """Split a message's fields, as `fields_of` returns them, into body and payload.
 
-    `artifact` is the encoded artifact of a tool result, if it is encoded already. `max_edges` limits the characters of
-    long texts that the body keeps. Parts with at least `minimum` characters leave the body; with `whole_contents`, a
-    content of many small blocks does as a whole. With `omitted`, values of unknown types are left out and their paths
-    appended to it.
+    `max_edges` limits the characters of long texts that the body keeps. Parts with at least `minimum` characters leave
+    the body; with `whole_contents`, a content of many small blocks does as a whole. With `omitted`, values of unknown
+    types are left out and their paths appended to it.
     """
     payload = _Payload(codec, omitted, max_edges, minimum, whole_contents)
     if fields["type"] == "tool":
-        return _encode_result(fields, payload, artifact)
+        return _encode_result(fields, payload)
     body = codec.encode(fields, omitted=omitted)
     # Every model call needs the system prompt, so it stays whole in the entry if it fits.
     is_kept = fields["type"] == "system" and minimum == PART_MINIMUM
@@ -258,40 +254,30 @@ def encode_message(
     )
 
 
-def _encode_result(
-    fields: dict[str, Any], payload: _Payload, artifact: str | None
-) -> EncodedMessage:
+def _encode_result(fields: dict[str, Any], payload: _Payload) -> EncodedMessage:
     """Encode a tool result, whose large content and artifact are the beginning of its payload."""
     fields = dict(fields)
     encode = partial(payload.codec.encode, omitted=payload.omitted)
     content = fields["content"]
-    in_content = -1
-    in_artifact = -1
     text = content if is_text(content) else encode(content)
     moved = dict[str, PayloadRange]()
     if len(text) >= RESULT_MINIMUM:
-        in_content = 0
         moved["content"] = payload.add(text, raw=text is content)
     shown = payload.length
     if "artifact" in fields:
-        artifact = encode(fields["artifact"]) if artifact is None else artifact
+        artifact = encode(fields["artifact"])
         if len(artifact) >= RESULT_MINIMUM:
-            in_artifact = payload.length
             moved["artifact"] = payload.add(artifact, raw=False)
     result = payload.length
     for key in moved:
         del fields[key]
     _put_large_parts(fields, payload, late=False)
     _put_large_parts(fields, payload, late=True)
-    smaller = fields.get("artifact")
-    if isinstance(smaller, PayloadRange):  # moved because the entry is crowded
-        in_artifact = smaller.start
     return EncodedMessage(
         payload.codec.encode_with(moved, fields, omitted=payload.omitted),
         "".join(payload.pieces),
-        in_content,
-        in_artifact,
         shown,
+        has_content="content" in moved,
         has_large_fields=payload.length > result,
     )
 

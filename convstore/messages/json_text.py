@@ -22,7 +22,6 @@ MANY_NODES = 2_000
 TEXT_TYPES = frozenset({str, TextAccessor})
 _SCALAR_TYPES = TEXT_TYPES | {bool, float, int, type(None)}
 _PLAIN_TYPES = _SCALAR_TYPES | {list, dict}
-_TEXTS_OR_NULL = TEXT_TYPES | {type(None)}
 _SLICE = 100
 _SLICED_DEPTH = 4
 
@@ -43,28 +42,6 @@ def plain_json(value: Any) -> str | None:
         return None
     # A NaN is written as null. A key "$" would be taken for a tag.
     return None if b'"$":' in data or orjson.loads(data) != value else data.decode()
-
-
-def is_same_json(left: Any, other: Any) -> bool:
-    """Return True if two values that JSON has are equal, with their keys in one order, and True is not taken for 1.
-
-    >>> is_same_json({"a": "x", "b": None}, {"a": "x", "b": None}), is_same_json({"a": 1}, {"a": True})
-    (True, False)
-    >>> is_same_json({"a": "x", "b": "y"}, {"b": "y", "a": "x"})
-    False
-    """
-    if left != other:
-        return False
-    if (
-        type(left) is dict
-        and _TEXTS_OR_NULL.issuperset(map(type, left.values()))
-        and [*left] == [*other]
-    ):
-        return True  # as most items of tools
-    try:
-        return orjson.dumps(left) == orjson.dumps(other)
-    except orjson.JSONEncodeError:  # a number beyond 64 bits, or a lone surrogate
-        return repr(left) == repr(other)
 
 
 def _is_plain(value: Any) -> bool:

@@ -7,7 +7,6 @@ default is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -23,7 +22,7 @@ from convstore.mongo.bson_values import (
     stored_numbers,
     stored_text,
 )
-from convstore.sources.places import SOURCE_PARTS, Part, SourcePlace
+from convstore.sources.places import SourcePlace
 from convstore.sources.source import TEXT_DIGEST_BYTES
 
 _BLOCK = 16
@@ -60,10 +59,10 @@ def source_documents(entry: Entry) -> list[dict[str, Any]]:
     return [_run_document([source for _, source in run], positions[key[0]]) for key, run in runs]
 
 
-def _run_of(numbered: tuple[int, EntrySource]) -> tuple[str, bool, Part, int]:
+def _run_of(numbered: tuple[int, EntrySource]) -> tuple[str, bool, bool, int]:
     """Return what the sources of one run share; the difference of id and index is constant for adjacent ids."""
     index, source = numbered
-    return source.message_id, source.kept, source.place.part, source.id - index
+    return source.message_id, source.kept, source.is_shown, source.id - index
 
 
 def _run_document(run: Sequence[EntrySource], position: int) -> dict[str, Any]:
@@ -74,23 +73,21 @@ def _run_document(run: Sequence[EntrySource], position: int) -> dict[str, Any]:
         "last": run[-1].id,
         "titles": [source.title for source in run],
         "digests": b"".join(source.digest for source in run),
-        "starts": [place.middle for place in places],
+        "starts": [place.start for place in places],
+        "middles": [place.middle for place in places],
         "ends": [place.end for place in places],
-        "lengths": [place.length for place in places],
     }
     if run[0].kept:
         document["kept"] = 1
-    if places[0].part != "content":
-        document["part"] = places[0].part
+    if run[0].is_shown:
+        document["shown"] = 1
     return document | _rare_columns(run)
 
 
 def _rare_columns(run: Sequence[EntrySource]) -> dict[str, list[Any]]:
     """Return the columns in which a source has a value other than the default."""
-    places = [source.place for source in run]
     columns: dict[str, list[Any]] = {
         "urls": [source.url for source in run],
-        "texts": [place.start - place.middle for place in places],
         "pieces": [source.piece for source in run],
         "given": [source.given for source in run],
         "earlier": [source.earlier for source in run],
@@ -115,6 +112,7 @@ def _run_from(run: Mapping[str, Any], messages: Sequence[Any], entry: str) -> li
     if stored_number(run["last"]) != numbers[-1]:
         raise ValueError("the last number of a run of sources does not match their number")
     kept = bool(stored_number(run.get("kept", 0)))
+    is_shown = bool(stored_number(run.get("shown", 0)))
     columns = zip(
         numbers,
         _column(run, "plain", numbers, 0, stored_number),
@@ -140,6 +138,7 @@ def _run_from(run: Mapping[str, Any], messages: Sequence[Any], entry: str) -> li
             earlier,
             kept,
             bool(is_plain),
+            is_shown,
             entry,
         )
         for number, is_plain, title, url, place, digest, piece, given, earlier in columns
@@ -148,19 +147,10 @@ def _run_from(run: Mapping[str, Any], messages: Sequence[Any], entry: str) -> li
 
 def _places_of(run: Mapping[str, Any]) -> list[SourcePlace]:
     """Return the places of a run's sources; raise a ValueError for a place that no source can have."""
-    part = run.get("part", "content")
-    if part not in SOURCE_PARTS:
-        raise ValueError(f"unknown part of a message {part!r}")
-    middles = stored_numbers(stored_list(run["starts"]))
-    ends = stored_numbers(stored_list(run["ends"]))
-    lengths = stored_numbers(stored_list(run["lengths"]))
-    texts = _column(run, "texts", ends, 0, partial(stored_number, minimum=None))
-    places = list[SourcePlace]()
-    for middle, by, end, length in zip(middles, texts, ends, lengths, strict=True):
-        start = middle + by
-        if not 0 <= start <= middle <= end:
-            raise ValueError("the start, middle and end of a source are not in order")
-        places.append(SourcePlace(part, start, middle, end, length))
+    columns = (stored_numbers(stored_list(run[name])) for name in ("starts", "middles", "ends"))
+    places = [SourcePlace(*ends) for ends in zip(*columns, strict=True)]
+    if any(not place.start <= place.middle <= place.end for place in places):
+        raise ValueError("the start, middle and end of a source are not in order")
     return places
 
 

@@ -120,7 +120,7 @@ class Pager:
                 *named.sources,
             ]
             passages = in_order(
-                [passage_of_source(source, row, self._codec, artifact=True) for row, source in each]
+                [passage_of_source(source, row, artifact=True) for row, source in each]
             )
             page = await self._page(cached, request, passages, room=request.characters)
             if page is None:
@@ -181,8 +181,7 @@ class Pager:
             payloads = await self._compared(cached, rows, request)
             passages = await self._passages(rows, payloads, artifact=request.artifact)
             passages += [
-                passage_of_source(source, row, self._codec, artifact=request.artifact)
-                for row, source in sources
+                passage_of_source(source, row, artifact=request.artifact) for row, source in sources
             ]
             passages = in_order(passages)
             page = await self._page(cached, request, passages, room=room)
@@ -312,14 +311,12 @@ class Pager:
         item = found.get((ref, *_item(source))) if source else None
         if source and item is not None:
             self._read_item(piece, source, item)
-        if source and source.place.is_inside:
-            piece.text = piece.found.text[piece.start : piece.end] if piece.found else ""
-        elif piece.start < piece.end:
+        if piece.start < piece.end:
             piece.text = found[ref, passage.start + piece.start, passage.start + piece.end]
 
     def _read_item(self, piece: Piece, source: EntrySource, item: str) -> None:
         try:
-            piece.found = read_item(self._codec, source.place, item)
+            piece.found = read_item(self._codec, item)
         except ValueError as error:
             raise CorruptDocumentError(source.entry, f"source {source.id}: {error}") from error
         if piece.found and self._visible:
@@ -395,10 +392,9 @@ def _ranges_of(piece: Piece, room: int) -> list[_Range]:
         ranges.append(passage.media.stored)
     if passage.ref is None:
         return ranges
-    is_inside = source is not None and source.place.is_inside
-    if not is_inside and piece.start < piece.end:
+    if piece.start < piece.end:
         ranges.append((passage.ref, passage.start + piece.start, passage.start + piece.end))
-    if source and (is_inside or source.place.rest <= room):
+    if source and source.place.rest <= room:
         ranges.append((passage.ref, *_item(source)))
     return ranges
 

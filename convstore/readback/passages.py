@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
-from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import EntrySource, PayloadRef
 from convstore.messages.media import is_media, media_description
 from convstore.messages.media_figures import UNMEASURED_TOKENS
@@ -20,7 +19,7 @@ from convstore.messages.text import text_of
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, fitting, weight
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
-from convstore.readback.dedup import deduplicated, holds_only_sources, without_texts
+from convstore.readback.dedup import deduplicated, holds_only_sources
 from convstore.sources.detection import parse_json
 from convstore.sources.places import read_text
 from convstore.values.models import Source
@@ -30,7 +29,7 @@ _NUMBERS = len(", characters 123456789-123456789 of 123456789\n\n")
 _MIN_COMPARED = 1_000
 """A shorter content is shown in addition to its sources, even if it repeats them."""
 _MAX_COMPARED = 1_000_000
-"""Maximum size of a payload, in characters, for which repeated texts are removed before it is shown."""
+"""Maximum characters of a message's parts in a payload from which repeated texts are removed."""
 _MAX_BLOCKS = 8_000_000
 """The same for a content of blocks, which is read whole because there may be images among them."""
 _REPEATED = "What follows is the result as the tool wrote it, most likely the same texts."
@@ -116,8 +115,8 @@ def is_compared(row: StoredMessageRow, message: BaseMessage, *, artifact: bool) 
     if ref is None or row.message.type != "tool":
         return False
     has_blocks = isinstance(message.content, PayloadRange) and not message.content.raw
-    if has_blocks or ref.ends[-1] > _MAX_COMPARED:
-        return has_blocks and ref.ends[-1] <= _MAX_BLOCKS
+    if has_blocks or ref.own > _MAX_COMPARED:
+        return has_blocks and ref.own <= _MAX_BLOCKS
     return bool(row.sources) or (artifact and getattr(message, "artifact", None) is not None)
 
 
@@ -136,12 +135,12 @@ def passages_of(
     """
     ref = row.message.payload
     row = _with_texts(row, payload)
-    texts = [passage_of_source(source, row, codec, artifact=artifact) for source in row.sources]
+    texts = [passage_of_source(source, row, artifact=artifact) for source in row.sources]
     label = in_line(row.message.tool or row.message.type, 200)
     content = _of_value(label, _blocks_in(message.content, payload, codec), ref, payload)
     rest = _artifact(row, message, payload, codec) if artifact else []
     compared = is_compared(row, message, artifact=artifact)
-    if ref is None or (payload is not None and len(payload) <= _MAX_COMPARED):
+    if ref is None or (payload is not None and ref.own <= _MAX_COMPARED):
         value = getattr(message, "artifact", None) if artifact else None
         content, rest = _without_repeats(
             codec, row, value, payload or "", texts=texts, content=content, artifact=rest
@@ -210,7 +209,7 @@ def _without_repeats(
         parsed=parsed,
         value=_decoded(value, payload, codec),
     )
-    if row.sources and parsed is not None and holds_only_sources(parsed, row.sources, codec):
+    if row.sources and parsed is not None and holds_only_sources(parsed, row.sources):
         shown = [None]
     return (
         [_with_text(passage, text) for passage, text in zip(content, shown, strict=True)],
@@ -252,29 +251,21 @@ def in_order(passages: Sequence[Passage]) -> list[Passage]:
     return [*shown, *rest]
 
 
-def passage_of_source(
-    source: EntrySource, row: StoredMessageRow, codec: Codec, *, artifact: bool
-) -> Passage:
+def passage_of_source(source: EntrySource, row: StoredMessageRow, *, artifact: bool) -> Passage:
     """Return the passage of one source: its text, or its complete item if it has no text.
 
     An item without a text in an artifact is shown by its heading alone, unless the artifact was asked for.
-
-    Raises:
-        CorruptDocumentError: The source is damaged.
     """
     named = " ".join(filter(None, [source.title, f"({source.url})" if source.url else ""]))
     suffix = f", the same as [{source.earlier}]" if source.earlier else ""
     label = _one_line(f"[{source.id}] {named}")
     place = source.place
     ref = row.message.payload
-    if not place.length and place.part != "content" and not artifact:
+    if not (place.length or source.is_shown or artifact):
         where = None if source.piece else ref
         return Passage(str(source.id), label, 0, ref=where, source=source, suffix=suffix)
     if source.piece or ref is None:
-        try:
-            text = read_text(codec, place, source.piece)
-        except ValueError as error:
-            raise CorruptDocumentError(source.entry, f"source {source.id}: {error}") from error
+        text = read_text(place, source.piece)
         return Passage(str(source.id), label, len(text), text=text, source=source, suffix=suffix)
     start = place.start if place.length else place.middle
     length = place.length or place.end - place.middle
@@ -361,15 +352,13 @@ def _artifact(
     if artifact is None:
         return []
     found = _of_value("artifact", artifact, row.message.payload, payload)
-    if row.sources and holds_only_sources(artifact, row.sources, codec):
-        return [replace(passage, is_rest=True, is_repeated=True) for passage in found]
-    in_place = [source for source in row.sources if source.place.part == "artifact"]
-    if isinstance(artifact, PayloadRange) and in_place:
-        if payload is None:
-            return [replace(passage, is_rest=True, remark=_REPEATED) for passage in found]
-        text = without_texts(codec, payload, artifact, in_place)
-        return [replace(passage, is_rest=True, text=text, length=len(text)) for passage in found]
-    return [replace(passage, is_rest=bool(row.sources)) for passage in found]
+    if not row.sources:
+        return found
+    if isinstance(artifact, PayloadRange) and payload is None:
+        return [replace(passage, is_rest=True, remark=_REPEATED) for passage in found]
+    value = _decoded(artifact, payload or "", codec)
+    is_repeated = holds_only_sources(value, row.sources)
+    return [replace(passage, is_rest=True, is_repeated=is_repeated) for passage in found]
 
 
 def _large_parts(

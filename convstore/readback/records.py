@@ -232,8 +232,7 @@ class Records:
         held = source.piece or payload or ""
         place = source.place
         try:
-            found = read_item(self._codec, place, held[place.middle : place.end])
+            found = read_item(self._codec, held[place.middle : place.end])
         except ValueError as error:
             raise CorruptDocumentError(source.entry, f"source {source.id}: {error}") from error
-        text = found.text if found and place.is_inside else held[place.start : place.middle]
-        return make_source(source, found, content=text)
+        return make_source(source, found, content=held[place.start : place.middle])

@@ -264,7 +264,7 @@ class LogParts:
     ) -> list[Text]:
         """Return the searchable texts of a message; those in a payload that was not read are empty."""
         own = [source for source in sources if source.message_id == message.id]
-        return texts_of(message, own, read_message(self._codec, message), payload, self._codec)
+        return texts_of(message, own, read_message(self._codec, message), payload)
 
 
 def _ends(chain: Chain, documents: Sequence[Document]) -> LogEnds:

@@ -16,7 +16,6 @@ from convstore.index.segment import Part
 from convstore.index.texts import Snippets
 from convstore.index.windows import Window
 from convstore.log.entry import PayloadRef
-from convstore.messages.values import Codec
 from convstore.mongo.keys import entry_id
 from convstore.mongo.log import StoredMessageRow
 from convstore.mongo.parallel import together
@@ -26,7 +25,6 @@ from convstore.runtime.threads import run_in_thread_if_long
 from convstore.search.log_parts import LogEnds, LogParts, SearchedLog
 from convstore.search.request import SearchRequest
 from convstore.search.sealer import Sealer
-from convstore.sources.places import SourcePlace, read_text
 from convstore.values.reports import SearchHit
 from convstore.values.scope import Scope
 
@@ -64,7 +62,6 @@ class Searcher:
         self._reader = reader
         self._logs = logs
         self._sealer = sealer
-        self._codec = reader.codec
 
     async def search(self, scope: Scope, request: SearchRequest) -> Matches:
         """Return the best messages of a conversation, or the best sources and messages for a model."""
@@ -72,7 +69,7 @@ class Searcher:
         if cached is None or not request.groups:
             return Matches()
         async with self._reader.reading(cached):
-            texts = _WindowTexts(self._reader, self._logs, cached, codec=self._codec)
+            texts = _WindowTexts(self._reader, self._logs, cached)
             ends = await self._logs.ends(cached)
             log, _ = await together(
                 self._logs.whole(cached, ends, request),
@@ -101,7 +98,7 @@ class Searcher:
         texts: _WindowTexts | None = None,
     ) -> list[Match]:
         """Return found messages with snippets; `texts` has those that were read already. One round trip."""
-        texts = texts or _WindowTexts(self._reader, self._logs, cached, codec=self._codec)
+        texts = texts or _WindowTexts(self._reader, self._logs, cached)
         shown = _shown(log, found, request)
         turns = [log.turn_of(place) for place in found]
         await texts.read(shown)
@@ -211,14 +208,6 @@ class _ShownWindow(NamedTuple):
         """Return the text that the window is cut from; None if it has to be read."""
         return self.part.texts.get((self.window.message, self.window.text))
 
-    @property
-    def place(self) -> SourcePlace | None:
-        """Return the place of the item in the payload that holds the text escaped, None if none does."""
-        is_escaped = self.window.payload_start < 0
-        if is_escaped:
-            return self.part.places.get((self.window.message, self.window.source_id))
-        return None
-
 
 class _WindowTexts:
     """Texts of one conversation, each read once.
@@ -227,13 +216,10 @@ class _WindowTexts:
     append, or with their entries, one command for all.
     """
 
-    def __init__(
-        self, reader: LogReader, logs: LogParts, cached: CachedConversation, *, codec: Codec
-    ) -> None:
+    def __init__(self, reader: LogReader, logs: LogParts, cached: CachedConversation) -> None:
         self._reader = reader
         self._logs = logs
         self._cached = cached
-        self._codec = codec
         self._pieces: dict[_Range, str] = {}
         self._rows: dict[int, StoredMessageRow] = {}
 
@@ -260,11 +246,8 @@ class _WindowTexts:
         message = shown.message
         window = shown.window
         if text is None and (found := _range_of(shown)):
-            text = self._pieces[found]
-            if (place := shown.place) is None:
-                return text
-            text = read_text(self._codec, place.moved(-place.middle), text)
-        elif text is None:
+            return self._pieces[found]
+        if text is None:
             if message.ordinal not in self._rows:
                 key = entry_id(self._cached.conversation, 0)
                 raise CorruptDocumentError(key, f"message {message.ordinal} is missing")
@@ -282,5 +265,4 @@ def _range_of(shown: _ShownWindow) -> _Range | None:
             window.payload_start + window.start,
             window.payload_start + window.end,
         )
-    place = shown.place
-    return (message.payload, place.middle, place.end) if message.payload and place else None
+    return None

@@ -190,9 +190,9 @@ def find_sources(message: ToolMessage, parsed_content: Any) -> FoundSources:
         return found
     texts = _texts_of(message.content if parsed_content is None else parsed_content).items
     if texts and 2 * sum(is_passage(source.text) for source in texts) >= len(texts):
-        return FoundSources(texts)
+        return FoundSources(texts, is_shown=parsed_content is not None)
     if (found := _in_value(parsed_content)).items:
-        return found._replace(rebuild=None)
+        return found._replace(rebuild=None, is_shown=True)
     return FoundSources(_in_content(message.content))
 
 

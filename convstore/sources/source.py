@@ -281,11 +281,13 @@ class FoundSources(NamedTuple):
         rebuild: Returns the artifact with its items replaced; None if the sources are not items of the artifact.
         is_named: True if the place where they were found is that of retrieved sources only: a response of a search
             service, a list under ``sources``, or an extractor.
+        is_shown: True if they are items of the JSON that the tool wrote as its content.
     """
 
     items: tuple[FoundSource, ...] = ()
     rebuild: Callable[[list[Any]], Any] | None = None
     is_named: bool = False
+    is_shown: bool = False
 
 
 def text_digest(text: str) -> bytes:

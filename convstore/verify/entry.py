@@ -32,7 +32,7 @@ from convstore.messages.reasoning import begins_with_reasoning
 from convstore.messages.tool_calls import is_paused, result_ids
 from convstore.messages.values import Codec
 from convstore.sources.detection import has_failed, read_back_ids
-from convstore.sources.places import read_item, read_text
+from convstore.sources.places import read_item
 from convstore.sources.source import text_digest, write_ids
 from convstore.sources.stub import RETRIEVAL_TOOL, named_sources
 from convstore.values.scope import id_problem
@@ -256,14 +256,15 @@ def _is_where_it_says(source: EntrySource, text: str | None, codec: Codec) -> bo
     if place.end > len(text):
         return False
     try:
-        found = read_item(codec, place, text[place.middle : place.end])
-        shown = read_text(codec, place, text)
+        found = read_item(codec, text[place.middle : place.end])
     except ValueError:
         return False
     if found is None or (source.id if source.kept else source.given) != found.kept_id:
         return False
     is_shown = (source.title, source.url, source.is_plain) == found.shown()
-    return is_shown and (not place.length or text_digest(shown) == source.digest)
+    return is_shown and (
+        not place.length or text_digest(text[place.start : place.middle]) == source.digest
+    )
 
 
 def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> Totals:

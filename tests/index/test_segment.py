@@ -20,17 +20,12 @@ from convstore.index.texts import MAX_CHARACTERS, Text, cut_to_fit, without_copi
 from convstore.index.words import query_groups
 from convstore.log.entry import EntryMessage, PayloadRef
 from convstore.messages.compression import compress_bytes, decompress_bytes
-from convstore.sources.places import SourcePlace
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 WORDS = st.lists(
     st.sampled_from(["orca", "orcas", "the", "猫", "猫が好き", "userId", "\x00", "\ud800"]),
     max_size=400,
 )
-
-
-def _place(start: int, length: int) -> SourcePlace:
-    return SourcePlace("artifact", start, start, start + 2 * length, length)
 
 
 TEXTS = st.builds(
@@ -40,7 +35,6 @@ TEXTS = st.builds(
     source_id=st.integers(0, 2**31),
     label=st.sampled_from(["", "Title (https://example.org/x)"]),
     is_rest=st.booleans(),
-    place=st.none() | st.builds(_place, st.integers(0, 2**31), st.integers(1, 10_000)),
 )
 MESSAGES = st.lists(
     st.tuples(
@@ -87,7 +81,6 @@ def contents(part: IndexBuilder | Segment) -> tuple[object, ...]:
         list(part.windows.source_of),
         list(part.humans),
         list(part.questions),
-        dict(part.places),
         postings,
         [(term, part.frequency(term), list(part.postings(term))) for term, _ in postings],
         sorted(part.containing("猫")),
@@ -103,7 +96,7 @@ def test_a_segment_is_its_part(messages: Any) -> None:
 
 
 @given(MESSAGES, st.integers(0, 8), st.integers(0, 8))
-@example([("tool", True, [Text("orca", start=-1, source_id=1, place=_place(0, 9))])] * 3, 1, 2)
+@example([("tool", True, [Text("orca", start=-1, source_id=1)])] * 3, 1, 2)
 @examples(100)
 def test_merged_segments_are_one(messages: Any, first_cut: Any, second_cut: Any) -> None:
     """Merging the segments of a log gives the segment of the whole log, however it was divided."""

@@ -54,7 +54,7 @@ from convstore.messages.encoding import (
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.values import Codec, Kind, Omitted
 from convstore.sources.detection import find_sources
-from convstore.sources.places import place_sources, read_item, read_text
+from convstore.sources.places import read_item, store_sources
 from convstore.sources.shortening import leave_out, with_stub
 from convstore.values.models import Source, SourcePage
 
@@ -581,19 +581,17 @@ def test_any_part_may_stand_in_the_payload(message: Any) -> None:
     ),
     st.sampled_from([list, tuple, lambda items: {"n": 1, "results": items, "$": 2}]),
 )
-def test_sources_lie_in_the_artifact(items: Any, wrap: Any) -> None:
-    """The encoded artifact holds each source as it was found, and is equal to one that is encoded at once."""
+def test_a_stored_source_is_as_it_was_found(items: Any, wrap: Any) -> None:
+    """A source in an artifact is stored with its text, and with the item that gives its title and its other fields."""
     message = ToolMessage("hits", tool_call_id="c", artifact=wrap(items), id="m")
     found = find_sources(message, None)
-    located = place_sources(found, "", CODEC, None)
-    if located.artifact is not None and "\n" not in CODEC.encode(message.artifact):
-        assert located.artifact == CODEC.encode(message.artifact)
-    for place, source in zip(located.places, found.items, strict=True):
-        held = located.copies if place.part == "copy" else str(located.artifact)
-        read = read_item(CODEC, place, held[place.middle : place.end])
+    payload, stored = store_sources(found.items, "", CODEC, None)
+    for (place, piece), source in zip(stored, found.items, strict=True):
+        held = piece or payload
+        read = read_item(CODEC, held[place.middle : place.end])
         assert read is not None
         assert same(read.label(), source.label())
-        assert not source.text or read_text(CODEC, place, held) == source.text
+        assert held[place.start : place.middle] == source.text
     assert same(_restored(message, split=True), message)
 
 
