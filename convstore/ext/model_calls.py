@@ -156,6 +156,13 @@ class Calls:
         newest = next(active, None)
         return newest.turn_id if newest else ""
 
+    @property
+    def last_cut(self) -> tuple[int, str] | None:
+        """The last call before the moment that broke a prompt cache, and what did it; None if none did."""
+        end = self.moment.ordinal if self.moment else self.end
+        earlier = [cut for cut in self.cuts() if cut[0] < end]
+        return earlier[-1] if earlier else None
+
     def cuts(self) -> list[tuple[int, str]]:
         """Return the calls near the moment that broke a prompt cache, by their ordinals, and what did it."""
         return [(call.ordinal, cause) for call in self.all if (cause := self.cut_by(call))]

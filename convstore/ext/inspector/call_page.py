@@ -197,6 +197,7 @@ async def render_call(
         calls=calls,
         strip=strip_of(calls, view, upcoming, cut),
         cut=cut,
+        broken_last=None if is_what_if else calls.last_cut,
         billed=usage_in(moment.message) if moment else None,
         prices=request.state.prices,
         is_expected=cut not in UNEXPECTED,

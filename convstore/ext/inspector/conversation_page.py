@@ -40,6 +40,8 @@ from convstore.values.explanations import ADDED
 
 _PAGE = 25
 _SCANNED = 300
+_COMPARED = 30
+"""Messages before a page among which its first call finds the one with which it is compared."""
 _LATER = 6
 _LOG_BYTES = 700
 _VIEW_BYTES = 600
@@ -212,6 +214,7 @@ async def _whole_page(request: Request, chat: Conversation) -> Response:
         on_page={message.ordinal for row in rows for message in row.stored},
         sources=await _cited_sources(chat, lines),
         replaced=_replaced(page.stored),
+        causes=await _causes(chat, page, calls),
         variants=variants,
         choice=choice,
         roles=ROLES,
@@ -251,6 +254,24 @@ async def _variants(chat: Conversation, page: _LogPage) -> dict[int, _Answer]:
             question = questions[stored.turn_id]
             found[stored.ordinal] = _Answer(number, standing.variants, question)
     return found
+
+
+async def _causes(chat: Conversation, page: _LogPage, calls: Calls) -> dict[int, str]:
+    """Return what broke the prompt cache of each call of a page, by the ordinals of their answers."""
+    if not page.stored or _is_near(page, calls):
+        return dict(calls.cuts())
+    earlier = await chat.list_messages(before=page.stored[0].ordinal, limit=_COMPARED, rewound=True)
+    there = Calls([*earlier, *page.stored], None)
+    await there.compare_views(chat)
+    return dict(there.cuts())
+
+
+def _is_near(page: _LogPage, calls: Calls) -> bool:
+    """Return True if the messages of a page are near the moment, and so are calls before them to compare with."""
+    if page.stored[-1].ordinal > calls.near[-1].ordinal:
+        return False
+    before = page.stored[0].ordinal - calls.near[0].ordinal
+    return calls.has_beginning or before >= _COMPARED
 
 
 def _filtered(

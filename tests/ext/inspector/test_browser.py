@@ -140,6 +140,17 @@ async def test_the_tabs_of_a_call_tell_what_changed(page: Any) -> None:
     assert await page.get_by_role("heading", name="from the call for message 14").is_visible()
 
 
+@pytest.mark.parametrize("window", ["wide-light", "phone-dark"], indirect=True)
+async def test_why_the_cache_broke_is_two_clicks_from_the_list(page: Any) -> None:
+    """The conversation's page names the cause at the answer, and the link leads to what changed before that call."""
+    await open_lesson(page)
+    cause = page.get_by_role("link", name="cache broken: turn ended", exact=True).last
+    await follow(page, cause)
+    assert "/changes?at=" in page.url
+    assert await page.get_by_text("Cache broken, as expected").is_visible()
+    assert await fits(page)
+
+
 @pytest.mark.parametrize("window", ["wide-dark", "phone-light"], indirect=True)
 async def test_a_search_and_a_summary_lead_back_to_the_log(page: Any) -> None:
     """Forms work without JavaScript too."""

@@ -226,6 +226,33 @@ async def test_what_is_left_out_before_the_page_is_named_above_it(
         assert ("its limit of 8 turns" in tried) == ("max_turns" in unlimited)
 
 
+@pytest.mark.slow
+async def test_a_break_of_the_cache_is_named_at_its_answer(
+    store: ConversationStore, browse: Browse
+) -> None:
+    """On every page of a log, also far from the call that the page is about, and with a link to what changed."""
+    store.policy = HistoryPolicy(max_tokens=2_000)
+    chat = store.conversation(user_id="ada", thread_id="breaks")
+    for number in range(80):
+        await chat.append(HumanMessage(f"{number} {'long words ' * 15}"))
+        await chat.append(AIMessage("Yes."), stamp=(await chat.load_history()).stamp)
+    stamped = [row for row in await chat.list_messages(limit=160) if row.stamp]
+    cuts = {
+        row.ordinal
+        for before, row in pairwise(stamped)
+        if row.stamp.marks.start != before.stamp.marks.start
+    }
+    here, client = f"/c/{(await chat.info()).conversation_id}", browse()
+    for query in ({}, {"before": "90"}, {"at": "2", "before": "158"}, {"at": "160", "after": "60"}):
+        rows = await page(client, here, **query)
+        shown = set(map(int, re.findall(r'id="(?:m|first-)(\d+)"', rows)))
+        named = re.findall(r'/changes\?at=(\d+)"[^>]*>cache broken: turns left out</a>', rows)
+        assert set(map(int, named)) == cuts & shown != set(), query
+        before = {cut for cut in cuts if cut < int(query.get("at", "161"))}
+        last = re.findall(r">cache last broken at (\d+): turns left out</a>", rows)
+        assert last == ([str(max(before))] if before else [])
+
+
 async def test_a_summary_before_the_page_is_named_above_it(
     store: ConversationStore, browse: Browse
 ) -> None:
