@@ -86,6 +86,11 @@ class ContractFixtures:
         return store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
 
     @pytest.fixture
+    def alone(self, store: ConversationStore) -> Conversation:
+        """An empty conversation, the only one of its user."""
+        return store.conversation(user_id=uuid.uuid4().hex, thread_id="t")
+
+    @pytest.fixture
     def elsewhere(self, chat: Conversation, new_store: NewStore) -> Conversation:
         """The same conversation in another worker."""
         return new_store().conversation(**chat.scope)

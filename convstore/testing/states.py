@@ -13,12 +13,11 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from convstore.conversation import Conversation
 from convstore.integration import host_of
 from convstore.runtime.clock import Clock
-from convstore.store import ConversationStore
 from convstore.testing.fixtures import NewStore
 from convstore.testing.samples import new_id, same_messages
-from convstore.testing.verifying import VerifyFixtures, kinds
+from convstore.testing.stored import Stored
+from convstore.testing.verifying import VerifyFixtures
 from convstore.values.policy import CompactionRule, HistoryPolicy
-from convstore.values.reports import VerifyReport
 
 __all__ = ["StateContract"]
 
@@ -52,33 +51,28 @@ async def _view(chat: Conversation, policy: HistoryPolicy | None = None) -> list
     return [message.model_dump_json() for message in (await chat.load_history(policy)).messages]
 
 
-def _found(report: VerifyReport) -> list[tuple[str, str]]:
+async def _found(stored: Stored, *, repair: bool = False) -> list[tuple[str, str]]:
     """The findings, without those about the options of collections."""
-    return [pair for pair in kinds(report) if pair[0] not in ("collection", "options")]
+    found = await stored.found(repair=repair)
+    return [pair for pair in found if pair[0] not in ("collection", "options")]
 
 
 @pytest.mark.usefixtures("store")
 class StateContract(VerifyFixtures):
     """Promises about the state of a conversation: all that a load needs besides entries is in one document."""
 
-    async def state_of(self, database: Any, conversation: str) -> dict[str, Any] | None:
-        """The state of a conversation, as it is stored."""
-        found: dict[str, Any] | None = await database["log"].find_one({"_id": f"{conversation}:~"})
-        return found
-
     async def test_an_append_does_not_change_the_state(
         self, chat: Conversation, database: Any
     ) -> None:
         """The first entry creates the state at revision 0. Later appends and loads do not change it."""
         await chat.append([SystemMessage("Be kind.", id="s"), HumanMessage("hi", id="q0")])
-        conversation = await self.id_of(database, chat)
-        state = await self.state_of(database, conversation)
-        assert state is not None
-        assert (state["conversation"], state["revision"]) == (conversation, 0)
+        stored = await Stored.of(chat, database)
+        state = await stored.state()
+        assert (state["conversation"], state["revision"]) == (stored.conversation, 0)
         assert [message["id"] for message in state["system"]["messages"]] == ["s"]
         await _talk(chat, 1, 2, 3)
         await chat.load_history()
-        assert await self.state_of(database, conversation) == state
+        assert await stored.state() == state
 
     async def test_a_load_stores_leading_system_messages_of_any_text(
         self, chat: Conversation, new_store: NewStore, database: Any
@@ -90,26 +84,20 @@ class StateContract(VerifyFixtures):
         assert same_messages(
             *[(await other.load_history(_POLICIES[0])).messages for other in others]
         )
-        state = await self.state_of(database, await self.id_of(database, chat))
-        assert [message["id"] for message in (state or {})["system"]["messages"]] == ["s"]
+        state = await (await Stored.of(chat, database)).state()
+        assert [message["id"] for message in state["system"]["messages"]] == ["s"]
 
     async def test_a_first_append_accepts_a_restored_state(
         self, chat: Conversation, database: Any
     ) -> None:
         """A reader that saw the first entry before the state has inserted it; the append succeeds all the same."""
         await chat.update(title="Seals")
-        conversation = await self.id_of(database, chat)
-        state = {
-            "_id": f"{conversation}:~",
-            "conversation": conversation,
-            "at": datetime.now(UTC),
-            "revision": 7,
-        }
-        await database["log"].insert_one(state)
-        assert (
-            await chat.append([HumanMessage("hi", id="q0"), AIMessage("a", id="a0")])
-        ).written == 2
-        assert (await self.state_of(database, conversation) or {})["revision"] == 7
+        stored = await Stored.of(chat, database)
+        state = {"conversation": stored.conversation, "at": datetime.now(UTC), "revision": 7}
+        await database["log"].insert_one({"_id": stored.state_key, **state})
+        receipt = await chat.append([HumanMessage("hi", id="q0"), AIMessage("a", id="a0")])
+        assert receipt.written == 2
+        assert (await stored.state())["revision"] == 7
         assert [message.id for message in (await chat.load_history()).messages] == ["q0", "a0"]
 
     async def test_a_deletion_during_a_compaction_wins(
@@ -119,10 +107,10 @@ class StateContract(VerifyFixtures):
         other = new_store().conversation(user_id=new_id(), thread_id="t")
         chat = new_store(summarizer=_Writer(other.delete)).conversation(**other.scope)
         await _talk(chat, 1, 2, 3, 4)
-        conversation = await self.id_of(database, chat)
+        stored = await Stored.of(chat, database)
         assert (await chat.compact(force=True)).status == "busy"
         for name in ("log", "summaries"):
-            assert await database[name].count_documents({"conversation": conversation}) == 0
+            assert await stored.all(name) == []
         assert await _view(chat) == await _view(other) == []
 
     async def test_a_summary_of_another_process_is_never_replaced_unseen(
@@ -162,7 +150,7 @@ class StateContract(VerifyFixtures):
         scope = {"user_id": new_id(), "thread_id": "t"}
         chat = new_store(clock=Clock(monotonic=lambda: seconds[0])).conversation(**scope)
         await _talk(chat, 1)
-        conversation = await self.id_of(database, chat)
+        stored = await Stored.of(chat, database)
         tombstones = (await host_of(chat).services()).retention.tombstones  # no call stops half-way
         head = await tombstones.find(scope)
         assert head is not None
@@ -171,7 +159,7 @@ class StateContract(VerifyFixtures):
         seconds[0] += 11
         assert await _view(chat) == []
         await chat.delete()
-        assert await database["log"].count_documents({"conversation": conversation}) == 0
+        assert await stored.all() == []
 
     async def test_a_deletion_that_was_killed_after_the_state(
         self, new_store: NewStore, database: Any
@@ -180,11 +168,11 @@ class StateContract(VerifyFixtures):
         scope = {"user_id": new_id(), "thread_id": "t"}
         chat = new_store(clock=Clock(monotonic=lambda: 0.0)).conversation(**scope)
         await _talk(chat, 1)
-        conversation = await self.id_of(database, chat)
-        await database["heads"].delete_one({"conversation": conversation})
-        await database["log"].delete_one({"_id": f"{conversation}:~"})
+        stored = await Stored.of(chat, database)
+        await database["heads"].delete_one({"conversation": stored.conversation})
+        await stored.drop(stored.state_key)
         assert await _view(chat) == []
-        assert await self.state_of(database, conversation) is None
+        assert await stored.state() == {}
 
     async def test_loads_during_compactions_are_whole(self, new_store: NewStore) -> None:
         """A view has the summary and everything after it, or all messages."""
@@ -209,10 +197,10 @@ class StateContract(VerifyFixtures):
             assert ids[0] == "q1" or ids[0].startswith("summary-")
 
     async def test_policies_have_records_of_their_own(
-        self, new_store: NewStore, store: ConversationStore, database: Any
+        self, new_store: NewStore, alone: Conversation, database: Any
     ) -> None:
         """The state keeps one view record for each of at most 16 policies. All processes load the same views."""
-        chat = store.conversation(user_id=new_id(), thread_id="t")
+        chat = alone
         await _talk(chat, *range(40))
         other = new_store(policy=_POLICIES[1]).conversation(**chat.scope)
         for number in range(40, 60):
@@ -230,10 +218,8 @@ class StateContract(VerifyFixtures):
                 await new_store().conversation(**chat.scope).load_history(policy) for _ in range(2)
             ]
             assert histories[0].messages == histories[1].messages
-        assert (
-            len((await self.state_of(database, await self.id_of(database, chat)) or {})["views"])
-            == 16
-        )
+        stored = await Stored.of(chat, database)
+        assert len((await stored.state())["views"]) == 16
 
     async def test_a_lost_state_is_restored(self, new_store: NewStore, database: Any) -> None:
         """The next load brings it back from the summaries, past views too, and compactions go on from there."""
@@ -241,13 +227,13 @@ class StateContract(VerifyFixtures):
         await _talk(chat, 1, 2, 3, 4)
         assert (await chat.compact(force=True)).status == "done"
         await _talk(chat, 5)
-        conversation = await self.id_of(database, chat)
+        stored = await Stored.of(chat, database)
         before = await _view(chat)
         past = [(await chat.view_at(ordinal)).messages for ordinal in range(1, 11)]
         for reader in (chat, new_store().conversation(**chat.scope)):
-            await database["log"].delete_one({"_id": f"{conversation}:~"})
+            await stored.drop(stored.state_key)
             assert await _view(reader) == before
-            assert (await self.state_of(database, conversation) or {})["revision"] > 1
+            assert (await stored.state())["revision"] > 1
             assert [(await reader.view_at(ordinal)).messages for ordinal in range(1, 11)] == past
         await _talk(chat, 6, 7)
         again = await chat.compact(force=True)
@@ -266,8 +252,8 @@ class StateContract(VerifyFixtures):
         )
         await _talk(chat, *range(6), words=9_000)
         assert (await chat.compact(force=True)).status == "done"
-        state = await self.state_of(database, await self.id_of(database, chat))
-        assert set((state or {})["summary"]) == {"token", "digest", "range", "totals", "tokens"}
+        state = await (await Stored.of(chat, database)).state()
+        assert set(state["summary"]) == {"token", "digest", "range", "totals", "tokens"}
         other = new_store().conversation(**chat.scope)
         trips = [(await other.load_history()).report.round_trips for _ in range(2)]
         assert (await other.load_history()).summary == text
@@ -277,39 +263,20 @@ class StateContract(VerifyFixtures):
         "change", [None, {"$set": {"summary.text": "x"}}, {"$set": {"revision": "x"}}]
     )
     async def test_a_damaged_state_is_found_and_restored(
-        self,
-        full: Conversation,
-        later: ConversationStore,
-        database: Any,
-        change: dict[str, Any] | None,
+        self, stored: Stored, change: dict[str, Any] | None
     ) -> None:
         """`verify` finds a damaged or missing state, and a repair restores it."""
-        conversation = await self.id_of(database, full)
-        before = await _view(full)
-        key = f"{conversation}:~"
-        user = full.scope["user_id"]
-        await (
-            database["log"].update_one({"_id": key}, change)
-            if change
-            else database["log"].delete_one({"_id": key})
-        )
-        assert _found(await later.verify(user_id=user)) == [("state", key)]
-        report = await later.verify(user_id=user, repair=True)
-        assert _found(report) == [("state", key)]
-        assert _found(await later.verify(user_id=user)) == []
-        assert await _view(full) == before
+        before = await _view(stored.chat)
+        key = stored.state_key
+        await (stored.change(key, change) if change else stored.drop(key))
+        for repair in (False, True):
+            assert await _found(stored, repair=repair) == [("state", key)]
+        assert await _found(stored) == []
+        assert await _view(stored.chat) == before
 
-    async def test_wrong_records_and_system_messages_are_found(
-        self, full: Conversation, later: ConversationStore, database: Any
-    ) -> None:
+    async def test_wrong_records_and_system_messages_are_found(self, stored: Stored) -> None:
         """A wrong view record in the state is a finding, and a repair removes it."""
-        conversation = await self.id_of(database, full)
-        key = f"{conversation}:~"
-        user = full.scope["user_id"]
-        state = await self.state_of(database, conversation)
-        assert state is not None
-        await database["log"].update_one(
-            {"_id": key}, {"$set": {"views.x": {"start": 99, "entry": 3}}}
-        )
-        assert _found(await later.verify(user_id=user, repair=True)) == [("state", key)]
-        assert _found(await later.verify(user_id=user)) == []
+        key = stored.state_key
+        await stored.change(key, {"$set": {"views.x": {"start": 99, "entry": 3}}})
+        assert await _found(stored, repair=True) == [("state", key)]
+        assert await _found(stored) == []

@@ -19,8 +19,9 @@ from convstore.store import ConversationStore
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.fixtures import NewStore
 from convstore.testing.samples import new_id, rag_turn
+from convstore.testing.stored import Stored, kinds
 from convstore.values.policy import CompactionRule
-from convstore.values.reports import Finding, VerifyReport
+from convstore.values.reports import Finding
 
 __all__ = [
     "SUMMARY_RULE",
@@ -28,10 +29,8 @@ __all__ = [
     "VerifyFixtures",
     "clock_ahead",
     "fill_with_everything",
-    "kinds",
 ]
 
-_Kinds = list[tuple[str, str]]
 
 SUMMARY_RULE = CompactionRule(
     max_tokens_before_summary=2_000, max_summary_tokens=500, keep_last_turns=1
@@ -70,15 +69,6 @@ async def fill_with_everything(chat: Conversation) -> None:
     assert await chat.search("whales")  # which has it sealed
 
 
-def kinds(report: VerifyReport) -> _Kinds:
-    """Return kind and document of each finding, without those about schema and indexes."""
-    return [
-        (finding.kind, finding.document_id)
-        for finding in report.findings
-        if not finding.kind.startswith("index")
-    ]
-
-
 async def _no_pause(seconds: float) -> None:
     """Replace the wait between two reads."""
 
@@ -107,115 +97,81 @@ class VerifyFixtures:
         await store.close()
         return new_store().conversation(**chat.scope)
 
-    async def id_of(self, database: Any, chat: Conversation) -> str:
-        """The id that a conversation has in the log."""
-        return str((await self.head_of(database, chat))["conversation"])
-
-    async def head_of(self, database: Any, chat: Conversation) -> dict[str, Any]:
-        """The head of a conversation, as it is stored."""
-        query = {f"scope.{key}": value for key, value in chat.scope.items()}
-        found: dict[str, Any] = await database["heads"].find_one(query)
-        return found
+    @pytest.fixture
+    async def stored(self, full: Conversation, database: Any, later: ConversationStore) -> Stored:
+        """The conversation with everything, as it is stored."""
+        return await Stored.of(full, database, later)
 
 
 class VerifyContract(VerifyFixtures):
     """`ConversationStore.verify`, a conversation at a time."""
 
-    async def test_what_is_whole_is_found_whole(
-        self, full: Conversation, later: ConversationStore
-    ) -> None:
+    async def test_what_is_whole_is_found_whole(self, stored: Stored) -> None:
         """Everything is counted and nothing is found, with results, large parts, summaries, rewinds, reservations."""
-        report = await later.verify(user_id=full.scope["user_id"])
+        report = await stored.verify()
         assert kinds(report) == []
         assert (report.conversations, report.entries, report.messages) == (1, 14, 23)
         assert (report.payload_chunks, report.summaries, report.annotations) == (5, 2, 3)
 
-    async def test_it_changes_nothing_without_repair(
-        self, full: Conversation, later: ConversationStore, database: Any
-    ) -> None:
+    async def test_it_changes_nothing_without_repair(self, stored: Stored) -> None:
         """A look leaves every document as it is, damaged ones too; so does a repair when all is well."""
-        user = full.scope["user_id"]
-        names = ("log", "heads", "summaries", "annotations")
-        # sweeps change what other tests left
-        own = {"conversation": await self.id_of(database, full)}
 
-        async def stored() -> list[Any]:
-            return [await database[name].find(own).sort("_id", 1).to_list(None) for name in names]
+        async def documents() -> list[Any]:
+            names = ("log", "heads", "summaries", "annotations")
+            return [await stored.all(name) for name in names]
 
-        before = await stored()
+        before = await documents()
         assert all(before)
-        await later.verify(user_id=user, repair=True)
-        assert await stored() == before
-        await database["heads"].update_one({"scope.user_id": user}, {"$set": {"entry.1": 7}})
-        damaged = await stored()
-        assert not (await later.verify(user_id=user)).ok
-        assert await stored() == damaged
+        await stored.verify(repair=True)
+        assert await documents() == before
+        await stored.set_head({"entry.1": 7})
+        damaged = await documents()
+        assert not (await stored.verify()).ok
+        assert await documents() == damaged
 
-    async def test_a_hole_is_named(
-        self, full: Conversation, later: ConversationStore, database: Any
-    ) -> None:
+    async def test_a_hole_is_named(self, stored: Stored) -> None:
         """The finding names the missing number; later entries are checked as well."""
-        conversation = await self.id_of(database, full)
-        await database["log"].delete_one({"_id": f"{conversation}:000000000002"})
-        report = await later.verify(user_id=full.scope["user_id"])
-        assert kinds(report) == [("hole", f"{conversation}:000000000002")]
+        await stored.drop(2)
+        report = await stored.verify()
+        assert kinds(report) == [("hole", stored.key(2))]
         assert report.entries == 13
 
-    async def test_a_damaged_rewind_is_named(
-        self, full: Conversation, later: Any, database: Any
-    ) -> None:
+    async def test_a_damaged_rewind_is_named(self, stored: Stored) -> None:
         """`verify` reports rewind ranges that were altered, emptied or copied from another entry."""
-        query = {
-            "conversation": await self.id_of(database, full),
-            "facts.rewound": {"$exists": True},
-        }
-        other, document = await database["log"].find(query).sort("_id", 1).limit(2).to_list(None)
-        stored = document["facts"]["rewound"]
-        for damaged in (other["facts"]["rewound"], stored[:-1] + b"x", b""):
-            change = {"$set": {"facts.rewound": damaged}}
-            await database["log"].update_one({"_id": document["_id"]}, change)
-            found = kinds(await later.verify(user_id=full.scope["user_id"]))
-            assert ("damaged", document["_id"]) in found
+        rewinds = [entry for entry in await stored.all() if "rewound" in entry.get("facts", {})]
+        other, ranges = (entry["facts"]["rewound"] for entry in rewinds[:2])
+        key = rewinds[1]["_id"]
+        for damaged in (other, ranges[:-1] + b"x", b""):
+            await stored.change(key, {"$set": {"facts.rewound": damaged}})
+            assert ("damaged", key) in await stored.found()
 
-    async def test_a_lost_end_is_reported(
-        self, full: Conversation, later: ConversationStore, database: Any
-    ) -> None:
+    async def test_a_lost_end_is_reported(self, stored: Stored) -> None:
         """The head and the index name entries that are missing; after a repair, both have what is stored."""
-        conversation = await self.id_of(database, full)
-        own = {"conversation": conversation}
-        segment, head = [await database[name].find_one(own) for name in ("search", "heads")]
-        last = await database["log"].find_one({"_id": f"{conversation}:000000000014"})
+        [segment] = await stored.all("search")
+        head = await stored.head()
         # as by an append 10 seconds after the one before it
-        named = {"entry": [14, last["totals"]["link"]]}
-        await database["heads"].update_one(own, {"$set": named})
-        assert kinds(await later.verify(user_id=full.scope["user_id"])) == []
-        await database["log"].delete_one({"_id": last["_id"]})
-        report = await later.verify(user_id=full.scope["user_id"])
+        await stored.set_head({"entry": [14, (await stored.entry(14))["totals"]["link"]]})
+        assert await stored.found() == []
+        await stored.drop(14)
+        report = await stored.verify()
         assert kinds(report) == [("head_entry", head["_id"]), ("segment", segment["_id"])]
         assert "lacks 1 entry that was" in report.findings[0].problem
-        assert (await later.verify(user_id=full.scope["user_id"], repair=True)).left == 0
-        assert kinds(await later.verify(user_id=full.scope["user_id"])) == []
+        assert (await stored.verify(repair=True)).left == 0
+        assert await stored.found() == []
 
-    async def test_another_log_than_at_the_last_refresh_is_reported(
-        self, full: Conversation, later: ConversationStore, database: Any
-    ) -> None:
+    async def test_another_log_than_at_the_last_refresh_is_reported(self, stored: Stored) -> None:
         """An older backup to which other messages were appended: the entry with the number has another link."""
-        head = await self.head_of(database, full)
-        await database["heads"].update_one({"_id": head["_id"]}, {"$inc": {"entry.1": 1}})
-        assert kinds(await later.verify(user_id=full.scope["user_id"])) == [
-            ("head_entry", head["_id"])
-        ]
+        head = await stored.head()
+        await stored.set_head({"entry.1": head["entry"][1] + 1})
+        assert await stored.found() == [("head_entry", head["_id"])]
 
-    async def test_a_missing_payload_is_named(
-        self, full: Conversation, later: ConversationStore, database: Any
-    ) -> None:
+    async def test_a_missing_payload_is_named(self, stored: Stored) -> None:
         """The finding names the chunk that is missing and the message that it belongs to."""
-        conversation = await self.id_of(database, full)
-        entry = await database["log"].find_one({"_id": f"{conversation}:000000000003"})
-        [message] = [message for message in entry["messages"] if "payload" in message]
-        key = f"{conversation}#{message['payload']['token']}#000000"
-        await database["log"].delete_one({"_id": key})
-        report = await later.verify(user_id=full.scope["user_id"])
+        messages = (await stored.entry(3))["messages"]
+        [message] = [message for message in messages if "payload" in message]
+        key = f"{stored.conversation}#{message['payload']['token']}#000000"
+        await stored.drop(key)
+        report = await stored.verify()
         assert kinds(report) == [("payload_missing", key)]
         assert message["id"] in report.findings[-1].problem
         assert (report.entries, report.payload_chunks) == (14, 4)
@@ -230,13 +186,12 @@ class VerifyContract(VerifyFixtures):
         ],
     )
     async def test_a_damaged_entry_is_named_once(
-        self, full: Conversation, later: ConversationStore, database: Any, change: dict[str, Any]
+        self, stored: Stored, change: dict[str, Any]
     ) -> None:
         """The finding names this entry and no later one."""
-        key = f"{await self.id_of(database, full)}:000000000003"
-        await database["log"].update_one({"_id": key}, {"$set": change})
-        report = await later.verify(user_id=full.scope["user_id"])
-        assert {document for _, document in kinds(report)} == {key}
+        await stored.change(3, {"$set": change})
+        report = await stored.verify()
+        assert {document for _, document in kinds(report)} == {stored.key(3)}
         assert report.entries == 14
 
     async def test_a_view_may_begin_inside_an_entry(
@@ -256,89 +211,71 @@ class VerifyContract(VerifyFixtures):
         assert (await chat.compact()).status == "done"
         await chat.load_history()
         await chat.append(HumanMessage("more", id=new_id()))
-        assert [message.text for message in (await chat.load_history()).messages[1:]] == [
-            "why why why ",
-            "So.",
-            "more",
-        ]
+        view = (await chat.load_history()).messages
+        assert [message.text for message in view[1:]] == ["why why why ", "So.", "more"]
         await store.close()
         assert kinds(await later.verify(user_id=chat.scope["user_id"])) == []
 
-    async def test_one_damaged_head_does_not_hide_the_others(
-        self, full: Conversation, later: ConversationStore, database: Any
-    ) -> None:
+    async def test_one_damaged_head_does_not_hide_the_others(self, stored: Stored) -> None:
         """A head without its scope is named and cannot be repaired; the next head is checked."""
-        user = full.scope["user_id"]
         for thread in ("a", "b"):
-            await full.store.conversation(user_id=user, thread_id=thread).append(
-                HumanMessage("hi", id=new_id())
-            )
-        head = await self.head_of(database, full)
-        await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"conversation": 7}})
-        report = await later.verify(user_id=user, repair=True)
-        assert kinds(report) == [("head", head["_id"])]
+            other = stored.chat.store.conversation(user_id=stored.user, thread_id=thread)
+            await other.append(HumanMessage("hi", id=new_id()))
+        await stored.set_head({"conversation": 7})
+        report = await stored.verify(repair=True)
+        assert kinds(report) == [("head", (await stored.head())["_id"])]
         assert (report.conversations, report.left > 0) == (3, True)
 
-    async def test_a_summary_that_was_set_aside_is_looked_for(
-        self, full: Conversation, later: ConversationStore, database: Any
-    ) -> None:
+    async def test_a_summary_that_was_set_aside_is_looked_for(self, stored: Stored) -> None:
         """A rewind put it aside for undo_rewind to restore, so its loss is a finding."""
-        conversation = await self.id_of(database, full)
-        user = full.scope["user_id"]
-        await full.rewind(before_id=str((await full.list_messages(after=2, limit=1))[0].message.id))
-        aside = (await database["log"].find_one({"_id": f"{conversation}:~"}))["aside"]
-        await full.store.close()
-        assert (bool(aside), kinds(await later.verify(user_id=user))) == (True, [])
-        key = f"{conversation}:{new_id()}"
-        change = {"$set": {"aside": [key.partition(":")[2]]}}
-        await database["log"].update_one({"_id": f"{conversation}:~"}, change)
-        assert kinds(await later.verify(user_id=user)) == [("summary", key)]
+        [third] = await stored.chat.list_messages(after=2, limit=1)
+        await stored.chat.rewind(before_id=str(third.message.id))
+        assert (await stored.state())["aside"]
+        await stored.chat.store.close()
+        assert await stored.found() == []
+        token = new_id()
+        await stored.change(stored.state_key, {"$set": {"aside": [token]}})
+        assert await stored.found() == [("summary", f"{stored.conversation}:{token}")]
 
     async def test_summaries_without_their_messages_are_named(
-        self, full: Conversation, later: ConversationStore, database: Any
+        self, stored: Stored, database: Any
     ) -> None:
         """A range that the log has not; one that nothing leads to goes when it is a day old."""
-        conversation = await self.id_of(database, full)
-        user = full.scope["user_id"]
         summaries = database["summaries"]
-        [first, second] = (
-            await summaries.find({"conversation": conversation}).sort("version", 1).to_list(None)
+        first, second = sorted(
+            await stored.all("summaries"), key=lambda document: int(document["version"])
         )
         # With valid digests, so that only the comparison with the log shows the damage.
         record = summary_from(first)
-        name = "unused"
-        unused = {**first, "_id": f"{conversation}:unused", **_signed(replace(record, token=name))}
-        await summaries.insert_one(unused)
+        key = f"{stored.conversation}:unused"
+        await summaries.insert_one(
+            {**first, "_id": key, **_signed(replace(record, token="unused"))}  # noqa: S106 - no password
+        )
         await summaries.update_one(
             {"_id": first["_id"]}, {"$set": _signed(replace(record, last=999))}
         )
-        found = set(kinds(await later.verify(user_id=user, repair=True)))
+        found = set(await stored.found(repair=True))
         # The second one extends the first, so they do not agree any more.
         assert found - {("summary", second["_id"])} == {
             ("summary", first["_id"]),
-            ("summary_unused", unused["_id"]),
+            ("summary_unused", key),
         }
-        left = await summaries.find({"conversation": conversation}).to_list(None)
+        left = await stored.all("summaries")
         assert {document["_id"] for document in left} == {first["_id"], second["_id"]}
         await summaries.delete_one({"_id": first["_id"]})
-        assert kinds(await later.verify(user_id=user)) == [("summary", first["_id"])]
+        assert await stored.found() == [("summary", first["_id"])]
 
-    async def test_annotations_of_nothing_are_named(
-        self, full: Conversation, later: ConversationStore, database: Any
-    ) -> None:
+    async def test_annotations_of_nothing_are_named(self, stored: Stored, database: Any) -> None:
         """`verify` reports annotations without a message and annotations that cannot be read."""
-        conversation = await self.id_of(database, full)
         annotations = database["annotations"]
-        [document, *_] = (
-            await annotations.find({"conversation": conversation}).sort("_id", 1).to_list(None)
-        )
-        key = f"{conversation}:{99:012d}"
-        await annotations.insert_one(
-            {**document, "_id": key, "ordinal": 99, "values": {}, "names": {}}
-        )
+        document = (await stored.all("annotations"))[0]
+        foreign = {"_id": stored.key(99), "ordinal": 99, "values": {}, "names": {}}
+        await annotations.insert_one({**document, **foreign})
         await annotations.update_one({"_id": document["_id"]}, {"$set": {"values.rating": "{"}})
-        report = await later.verify(user_id=full.scope["user_id"])
-        assert kinds(report) == [("damaged", document["_id"]), ("annotation", key)]
+        assert await stored.found() == [
+            ("damaged", document["_id"]),
+            ("annotation", stored.key(99)),
+        ]
 
     async def test_running_writers_are_no_finding(self, new_store: NewStore) -> None:
         """While turns are appended, rewound and deleted, and afterwards, a check finds nothing and repairs nothing."""
@@ -375,7 +312,7 @@ class VerifyContract(VerifyFixtures):
         assert kinds(await ahead.verify(user_id=user)) == []
 
     async def test_a_conversation_that_ends_meanwhile_is_no_finding(
-        self, full: Conversation, later: ConversationStore, monkeypatch: pytest.MonkeyPatch
+        self, stored: Stored, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Entries that a deletion removes during the check are no findings."""
         read = Inspection.entries
@@ -383,11 +320,11 @@ class VerifyContract(VerifyFixtures):
         async def read_late(self: Inspection, conversation: str, *, after: str = "") -> Any:
             found = await read(self, conversation, after=after)
             monkeypatch.undo()
-            await full.delete()
+            await stored.chat.delete()
             return found
 
         monkeypatch.setattr(Inspection, "entries", read_late)
-        assert kinds(await later.verify(user_id=full.scope["user_id"])) == []
+        assert await stored.found() == []
 
     async def test_artifacts_of_unknown_types_are_whole(self, new_store: NewStore) -> None:
         """A check by a program that does not know the application's types reads over them."""
@@ -419,15 +356,12 @@ class VerifyContract(VerifyFixtures):
         assert seen == [1, 2, 3]
 
     async def test_a_head_that_was_just_refreshed_is_no_finding(
-        self, full: Conversation, store: ConversationStore, later: ConversationStore, database: Any
+        self, stored: Stored, store: ConversationStore
     ) -> None:
         """A head may name an append in flight, so a missing entry is a finding only after two minutes."""
-        head = await self.head_of(database, full)
-        await database["heads"].update_one({"_id": head["_id"]}, {"$set": {"entry": [15, 7]}})
-        assert kinds(await store.verify(user_id=full.scope["user_id"])) == []
-        assert kinds(await later.verify(user_id=full.scope["user_id"])) == [
-            ("head_entry", head["_id"])
-        ]
+        await stored.set_head({"entry": [15, 7]})
+        assert kinds(await store.verify(user_id=stored.user)) == []
+        assert await stored.found() == [("head_entry", (await stored.head())["_id"])]
 
     @pytest.mark.parametrize(
         ("old", "new"),
@@ -439,84 +373,67 @@ class VerifyContract(VerifyFixtures):
         ],
     )
     async def test_an_altered_stub_is_noticed(
-        self, store: ConversationStore, later: ConversationStore, database: Any, old: str, new: str
+        self, alone: Conversation, later: ConversationStore, database: Any, old: str, new: str
     ) -> None:
         """A stub is made again from the message and its sources: a model is shown nothing else."""
-        chat = store.conversation(user_id=new_id(), thread_id="t")
-        await chat.append(rag_turn("What about seals?", sources=2))
-        key = f"{await self.id_of(database, chat)}:{1:012d}"
-        stub = (await database["log"].find_one({"_id": key}))["messages"][2]["stub"]
+        await alone.append(rag_turn("What about seals?", sources=2))
+        stored = await Stored.of(alone, database, later)
+        stub = (await stored.entry(1))["messages"][2]["stub"]
         assert old in stub
-        await database["log"].update_one(
-            {"_id": key}, {"$set": {"messages.2.stub": stub.replace(old, new)}}
-        )
-        assert ("stub", key) in kinds(await later.verify(user_id=chat.scope["user_id"]))
+        await stored.change(1, {"$set": {"messages.2.stub": stub.replace(old, new)}})
+        assert ("stub", stored.key(1)) in await stored.found()
 
     async def test_an_altered_size_or_preview_in_a_stub_is_noticed(
-        self, store: ConversationStore, later: ConversationStore, database: Any
+        self, alone: Conversation, later: ConversationStore, database: Any
     ) -> None:
         """The stub of a result without sources has its size and its beginning."""
-        chat = store.conversation(user_id=new_id(), thread_id="t")
         call = {"name": "look", "args": {}, "id": "c"}
         result = ToolMessage("seal " * 2_000, tool_call_id="c", id=new_id())
-        await chat.append(
+        await alone.append(
             [HumanMessage("q"), AIMessage("", tool_calls=[call]), result, AIMessage("a")]
         )
-        key = f"{await self.id_of(database, chat)}:{1:012d}"
-        stub = (await database["log"].find_one({"_id": key}))["messages"][2]["stub"]
+        stored = await Stored.of(alone, database, later)
+        stub = (await stored.entry(1))["messages"][2]["stub"]
         for old, new in (("10000", "10001"), ("seal seal", "seal meal")):
-            await database["log"].update_one(
-                {"_id": key}, {"$set": {"messages.2.stub": stub.replace(old, new, 1)}}
-            )
-            assert ("stub", key) in kinds(await later.verify(user_id=chat.scope["user_id"]))
+            await stored.change(1, {"$set": {"messages.2.stub": stub.replace(old, new, 1)}})
+            assert ("stub", stored.key(1)) in await stored.found()
 
     async def test_another_earlier_number_of_a_source_is_noticed(
-        self, store: ConversationStore, later: ConversationStore, database: Any
+        self, alone: Conversation, later: ConversationStore, database: Any
     ) -> None:
         """The number that a text was first shown under is derived from earlier sources and compared."""
-        chat = store.conversation(user_id=new_id(), thread_id="t")
         for _ in range(2):
-            await chat.append(rag_turn("What about seals?", sources=2))
-        key = f"{await self.id_of(database, chat)}:{2:012d}"
-        assert (await database["log"].find_one({"_id": key}))["sources"][0]["earlier"] == [1, 2]
+            await alone.append(rag_turn("What about seals?", sources=2))
+        stored = await Stored.of(alone, database, later)
+        assert (await stored.entry(2))["sources"][0]["earlier"] == [1, 2]
         for change in ({"$set": {"sources.0.earlier.1": 1}}, {"$unset": {"sources.0.earlier": 1}}):
-            await database["log"].update_one({"_id": key}, change)
-            assert ("source", key) in kinds(await later.verify(user_id=chat.scope["user_id"]))
+            await stored.change(2, change)
+            assert ("source", stored.key(2)) in await stored.found()
 
-    async def test_a_copy_of_a_summary_without_its_digest_is_noticed(
-        self, full: Conversation, later: ConversationStore, database: Any
-    ) -> None:
+    async def test_a_copy_of_a_summary_without_its_digest_is_noticed(self, stored: Stored) -> None:
         """The digest shows that the copy is not as it was written."""
-        key = f"{await self.id_of(database, full)}:~"
-        await database["log"].update_one({"_id": key}, {"$unset": {"summary.digest": 1}})
-        assert ("state", key) in kinds(await later.verify(user_id=full.scope["user_id"]))
+        await stored.change(stored.state_key, {"$unset": {"summary.digest": 1}})
+        assert ("state", stored.state_key) in await stored.found()
 
-    async def test_a_head_is_not_made_to_agree_with_a_damaged_log(
-        self, full: Conversation, later: ConversationStore, database: Any
-    ) -> None:
+    async def test_a_head_is_not_made_to_agree_with_a_damaged_log(self, stored: Stored) -> None:
         """A repair keeps the entry of a head whose log cannot be read."""
-        await database["heads"].update_one({"scope": full.scope}, {"$set": {"entry": [14, 7]}})
-        head = await self.head_of(database, full)
-        key = f"{head['conversation']}:{14:012d}"
-        await database["log"].update_one({"_id": key}, {"$set": {"first": "x"}})
-        report = await later.verify(user_id=full.scope["user_id"], repair=True)
-        assert kinds(report) == [("damaged", key)]
-        assert await self.head_of(database, full) == head
+        await stored.set_head({"entry": [14, 7]})
+        head = await stored.head()
+        await stored.change(14, {"$set": {"first": "x"}})
+        assert await stored.found(repair=True) == [("damaged", stored.key(14))]
+        assert await stored.head() == head
 
     async def test_chunks_are_not_removed_while_the_end_of_the_log_is_lost(
-        self, full: Conversation, later: ConversationStore, database: Any
+        self, stored: Stored
     ) -> None:
         """The head names an entry that a backup may restore, and that refers to chunks."""
-        await full.append(rag_turn("And the end?", sources=9))
-        head = await self.head_of(database, full)
-        assert head["entry"][0] == 15
-        await database["log"].delete_one({"_id": f"{head['conversation']}:{15:012d}"})
-        before = await database["log"].count_documents({"conversation": head["conversation"]})
-        report = await later.verify(user_id=full.scope["user_id"], repair=True)
-        assert {"head_entry", "orphan_chunks"} <= {kind for kind, _ in kinds(report)}
-        assert (
-            await database["log"].count_documents({"conversation": head["conversation"]}) == before
-        )
+        await stored.chat.append(rag_turn("And the end?", sources=9))
+        assert (await stored.head())["entry"][0] == 15
+        await stored.drop(15)
+        before = await stored.all()
+        found = await stored.found(repair=True)
+        assert {"head_entry", "orphan_chunks"} <= {kind for kind, _ in found}
+        assert len(await stored.all()) == len(before)
 
 
 def _signed(record: SummaryRecord) -> dict[str, Any]:
