@@ -101,6 +101,16 @@ class ListContract:
         """A user whom no other test has."""
         return new_id()
 
+    @pytest.fixture
+    def mine(self, appender: ConversationStore, user: str) -> Conversation:
+        """The only conversation of the user."""
+        return appender.conversation(user_id=user, thread_id="t")
+
+    @pytest.fixture
+    def other(self, new_store: NewStore, time: HandMovedTime) -> ConversationStore:
+        """A store of another process, by the same clock."""
+        return new_store(clock=time.clock)
+
     async def test_counts_previews_and_usage_are_exact_after_every_append(
         self, appender: ConversationStore, new_store: NewStore, time: HandMovedTime, user: str
     ) -> None:

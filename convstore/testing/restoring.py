@@ -16,6 +16,7 @@ from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.testing.fixtures import NewStore, texts_of
 from convstore.testing.samples import new_id
+from convstore.testing.stored import Stored
 from convstore.testing.verifying import clock_ahead
 from convstore.values.reports import VerifyReport
 
@@ -46,14 +47,17 @@ async def texts(chat: Conversation) -> list[str]:
     ]
 
 
+async def _asked(chat: Conversation) -> list[str]:
+    """Return the questions in the log."""
+    return [
+        message.text async for message in chat.messages(rewound=True) if message.type == "human"
+    ]
+
+
 async def saved(database: Any, chat: Conversation) -> _Backup:
     """Copy all that is stored of a conversation."""
-    head = await database["heads"].find_one({"scope": chat.scope})
-    of_it = {"conversation": head["conversation"]}
-    return {
-        name: await database[name].find(of_it).sort("_id", 1).to_list(None)
-        for name in ("heads", "log", "summaries")
-    }
+    stored = await Stored.of(chat, database)
+    return {name: await stored.all(name) for name in ("heads", "log", "summaries")}
 
 
 async def restore(database: Any, backup: _Backup) -> None:
@@ -102,7 +106,7 @@ class RestoreFixtures:
     async def forked(self, running: Conversation, backup: _Backup, database: Any) -> Conversation:
         """Return the conversation as it was after 5 turns, with an 11th after the 10 that its store cached."""
         await talk(running, range(10, 11))
-        last = await database["log"].find_one({"_id": f"{conversation_of(backup)}:{11:012d}"})
+        last = await (await Stored.of(running, database)).entry(11)
         await restore(database, backup)
         await database["log"].insert_one(last)
         return running
@@ -142,11 +146,7 @@ class RestoreContract(RestoreFixtures):
         assert (receipt.first, receipt.last) == (11, 12)
         expected = [*(f"q{number}" for number in range(5)), "q"]
         assert await texts(restored) == expected
-        assert [
-            message.text
-            async for message in restored.messages(rewound=True)
-            if message.type == "human"
-        ] == expected
+        assert await _asked(restored) == expected
         assert (await restored.info()).message_count == 12
 
     @pytest.mark.parametrize("idle", [10, 15])
@@ -169,11 +169,7 @@ class RestoreContract(RestoreFixtures):
         await restored.append(HumanMessage("q", id=new_id()))
         expected = [f"q{number}" for number in (*range(5), *range(20, 20 + further))]
         assert await texts(restored) == await texts(other) == [*expected, "q"]
-        assert [
-            message.text
-            async for message in restored.messages(rewound=True)
-            if message.type == "human"
-        ] == [*expected, "q"]
+        assert await _asked(restored) == [*expected, "q"]
 
     async def test_a_young_store_loads_what_others_went_on_with(
         self, restored: Conversation, new_store: NewStore
@@ -217,20 +213,10 @@ class RestoreContract(RestoreFixtures):
             assert await texts(chat) == expected
             assert (await texts_of(chat))[::2] == expected
             assert [turn.number async for turn in chat.turns()] == [1, 2, 3, 4, 5, 6]
-            assert [turn.number async for turn in chat.turns(newest_first=True)] == [
-                6,
-                5,
-                4,
-                3,
-                2,
-                1,
-            ]
-            assert [message.ordinal for message in await chat.list_messages(limit=4)] == [
-                9,
-                10,
-                11,
-                12,
-            ]
+            newest = [turn.number async for turn in chat.turns(newest_first=True)]
+            assert newest == [6, 5, 4, 3, 2, 1]
+            ordinals = [message.ordinal for message in await chat.list_messages(limit=4)]
+            assert ordinals == [9, 10, 11, 12]
         same = new_store().conversation(user_id=new_id(), thread_id="t")
         await same.append([message async for message in other.messages(rewound=True)])
         assert (await other.info()).message_count == 12
@@ -251,7 +237,7 @@ class RestoreContract(RestoreFixtures):
         later: ConversationStore,
     ) -> None:
         """If other writers used the numbers of lost entries, their messages and all later ones are active."""
-        stale = await database["log"].find_one({"_id": f"{conversation_of(backup)}:{11:012d}"})
+        stale = await (await Stored.of(forked, database)).entry(11)
         await restore(database, backup)
         other = new_store().conversation(**forked.scope)
         await talk(other, range(20, 24))
@@ -266,11 +252,7 @@ class RestoreContract(RestoreFixtures):
         expected = [f"q{number}" for number in (*range(5), *range(20, 25), 10)]
         for chat in (other, forked, new_store().conversation(**forked.scope)):
             assert await texts(chat) == expected
-            assert [
-                message.text
-                async for message in chat.messages(rewound=True)
-                if message.type == "human"
-            ] == expected
+            assert await _asked(chat) == expected
             assert [message.ordinal for message in await chat.list_messages(limit=50)] == [
                 *range(1, 22)
             ]
@@ -313,8 +295,7 @@ class RestoreContract(RestoreFixtures):
         await later.verify(user_id=user, repair=True)
         seconds[0] += 11
         await talk(forked, range(30, 34))
-        head = await database["heads"].find_one({"scope": forked.scope})
-        await database["log"].delete_one({"_id": f"{head['conversation']}:{8:012d}"})
+        await (await Stored.of(forked, database)).drop(8)
         report = await later.verify(user_id=user, repair=True)
         assert report.counts["hole"] == 1
         assert _log_findings(await later.verify(user_id=user)) == []
@@ -322,16 +303,12 @@ class RestoreContract(RestoreFixtures):
         assert (await forked.info()).message_count == 18
 
     async def test_a_hole_is_not_repaired_while_an_entry_can_not_be_read(
-        self, forked: Conversation, database: Any, backup: _Backup, later: ConversationStore
+        self, forked: Conversation, database: Any, later: ConversationStore
     ) -> None:
         """A backup may bring that entry back; nothing is written."""
-        await database["log"].update_one(
-            {"_id": f"{conversation_of(backup)}:{3:012d}"}, {"$set": {"first": "x"}}
-        )
-        before = await database["log"].count_documents({"conversation": conversation_of(backup)})
-        report = await later.verify(user_id=forked.scope["user_id"], repair=True)
+        stored = await Stored.of(forked, database, later)
+        await stored.change(3, {"$set": {"first": "x"}})
+        before = await stored.all()
+        report = await stored.verify(repair=True)
         assert _log_findings(report) == [("damaged", False, False), ("hole", False, False)]
-        assert (
-            await database["log"].count_documents({"conversation": conversation_of(backup)})
-            == before
-        )
+        assert await stored.all() == before

@@ -61,12 +61,6 @@ async def _documents_of(database: Any, conversation: str) -> int:
     return sum(document.get("sweep_at") is None for documents in found for document in documents)
 
 
-async def _id_of(database: Any, chat: Conversation) -> str:
-    """The id that a conversation has in the log."""
-    query = {f"scope.{key}": value for key, value in chat.scope.items()}
-    return str((await database["heads"].find_one(query))["conversation"])
-
-
 class RetentionContract:
     """Promises of `erase` and `prune`, and the receipt of `delete`."""
 
@@ -86,7 +80,7 @@ class RetentionContract:
         """Documents of each kind, counted as they went; a second call finds nothing."""
         chat = summing.conversation(user_id=new_id(), thread_id="t")
         expected = await _fill(chat)
-        conversation = await _id_of(database, chat)
+        conversation = (await chat.info()).conversation_id
         assert await chat.delete() == expected
         assert await _documents_of(database, conversation) == 0
         assert await chat.delete() == _NOTHING
@@ -99,16 +93,16 @@ class RetentionContract:
         eve = new_id()
         chats = [summing.conversation(user_id=user, thread_id=f"t{number}") for number in range(3)]
         first, *_ = [await _fill(chat) for chat in chats]
-        ids = [await _id_of(database, chat) for chat in chats]
+        ids = [(await chat.info()).conversation_id for chat in chats]
         other = summing.conversation(user_id=eve, thread_id="t0")
         kept = await _fill(other)
-        before = await _documents_of(database, await _id_of(database, other))
+        before = await _documents_of(database, (await other.info()).conversation_id)
         receipt = await summing.erase(user_id=user)
         assert receipt == ErasureReceipt(
             **{name: 3 * number for name, number in dict(first).items()}
         )
         assert [await _documents_of(database, id_) for id_ in ids] == [0, 0, 0]
-        assert await _documents_of(database, await _id_of(database, other)) == before
+        assert await _documents_of(database, (await other.info()).conversation_id) == before
         assert [message async for message in chats[0].messages(rewound=True)] == []
         assert await summing.erase(user_id=user) == _NOTHING
         assert await summing.erase(user_id=eve, thread_id="t0") == kept
@@ -186,7 +180,7 @@ class RetentionContract:
         ]
         for chat in chats:
             await _fill(chat)
-        ids = [await _id_of(database, chat) for chat in chats]
+        ids = [(await chat.info()).conversation_id for chat in chats]
 
         async def die(_log: Log, _conversation: str) -> tuple[int, int]:
             raise RuntimeError("killed")
@@ -248,7 +242,7 @@ class RetentionContract:
         lost, sound = (summing.conversation(user_id=new_id(), thread_id="t") for _ in range(2))
         expected = await _fill(lost)
         await sound.append(HumanMessage("hi"))
-        conversation = await _id_of(database, lost)
+        conversation = (await lost.info()).conversation_id
         await database["heads"].delete_one({"conversation": conversation})
         assert await summing.erase(user_id=lost.scope["user_id"]) == _NOTHING
         ids = [conversation] if by == "id" else []
@@ -278,7 +272,7 @@ class RetentionContract:
         lost, sound = (store.conversation(user_id=new_id(), thread_id="t") for _ in range(2))
         for chat in (lost, sound):
             await chat.append(HumanMessage("hi"))
-        conversation = await _id_of(database, lost)
+        conversation = (await lost.info()).conversation_id
         await database["heads"].update_one({"conversation": conversation}, damage)
         assert (await store.erase(lost=True, dry_run=True)).entries == 1
         assert (await store.erase(lost=True)).entries == 1
@@ -388,7 +382,7 @@ class RetentionContract:
         await old.conversation(user_id=user, thread_id="t").append(HumanMessage("old"))
         chat = writer.conversation(user_id=user, thread_id="t")
         assert [message.content for message in (await chat.load_history()).messages] == ["old"]
-        ended = await _id_of(database, chat)
+        ended = (await chat.info()).conversation_id
         assert (await store.prune(older_than=timedelta(days=90), user_id=user)).conversations == 1
         receipt = await chat.append(HumanMessage("new"))
         assert (receipt.first, receipt.written) == (1, 1)

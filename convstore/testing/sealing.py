@@ -18,6 +18,7 @@ from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.testing.fixtures import NewStore
 from convstore.testing.samples import new_id, rag_turn
+from convstore.testing.stored import Stored
 
 __all__ = ["SealContract"]
 
@@ -39,11 +40,7 @@ async def _seal(store: ConversationStore, chat: Conversation) -> None:
 
 
 async def _segments(database: Any, chat: Conversation) -> list[dict[str, Any]]:
-    head = await database["heads"].find_one(
-        {f"scope.{key}": value for key, value in chat.scope.items()}
-    )
-    found = database["search"].find({"conversation": head["conversation"]})
-    return sorted(await found.to_list(None), key=lambda document: str(document["_id"]))
+    return await (await Stored.of(chat, database)).all("search")
 
 
 async def _same_as_a_scan(

@@ -28,6 +28,7 @@ from convstore.mongo.log import Log
 from convstore.mongo.turn_leases import TurnLeases
 from convstore.testing.fixtures import NewStore, ahead, kinds_of, result_id_of, texts_of
 from convstore.testing.samples import rag_turn
+from convstore.testing.stored import Stored
 
 __all__ = ["TurnSessionContract", "calls"]
 
@@ -313,20 +314,17 @@ class TurnSessionContract:
         async with await later.turn("r1", human="Do seals sleep?") as turn:
             assert [call.name for call in turn.open_calls] == ["search"]
             [call] = old.open_calls
-            query = {"conversation": (await chat.info()).conversation_id}
-            entries = await database["log"].count_documents(query)
+            stored = await Stored.of(chat, database)
+            before = len(await stored.all())
             for late in (old.reserve(1), old.add_result(call, "stale"), old.finish()):
                 with pytest.raises(TurnLostError):
                     await late
-            assert await database["log"].count_documents(query) == entries
+            assert len(await stored.all()) == before
             await turn.add_result(turn.open_calls[0], "fresh")
             await turn.append(AIMessage("They do."))
         with pytest.raises(TurnLostError):
             await old.append(AIMessage("They do not."))
-        assert (await texts_of(chat))[2:] == [
-            "fresh",
-            "They do.",
-        ]
+        assert (await texts_of(chat))[2:] == ["fresh", "They do."]
 
     async def test_leaving_fences_off_an_append_of_unknown_outcome(
         self, chat: Conversation, database: Any, monkeypatch: pytest.MonkeyPatch
@@ -341,11 +339,7 @@ class TurnSessionContract:
                 patch.setattr(Log, "insert", unavailable)
                 with pytest.raises(StoreUnavailableError):
                     await turn.append(AIMessage("They do."))
-        query = {"conversation": (await chat.info()).conversation_id}
-        *_, last = sorted(
-            [document async for document in database["log"].find(query) if "totals" in document],
-            key=lambda document: document["_id"],
-        )
+        *_, last, _state = await (await Stored.of(chat, database)).all()
         assert '"fence"' in last["facts"]["event"][0]
 
     async def test_a_changed_event_is_damage(
@@ -354,15 +348,12 @@ class TurnSessionContract:
         """An altered turn event fails its checksum: `turn` raises CorruptDocumentError and `verify` reports it."""
         async with await chat.turn("r1", human="Book a table") as turn:
             await turn.finish()
-        query = {"conversation": (await chat.info()).conversation_id}
-        [entry] = [
-            document
-            async for document in database["log"].find(query)
-            if "finish" in str(document.get("facts"))
-        ]
+        stored = await Stored.of(chat, database)
+        entries = await stored.all()
+        [entry] = [entry for entry in entries if "finish" in str(entry.get("facts"))]
         text, checksum = entry["facts"]["event"]
         changed = {"facts.event": [text.replace("finish", "stop"), checksum]}
-        await database["log"].update_one(query | {"_id": entry["_id"]}, {"$set": changed})
+        await stored.change(entry["_id"], {"$set": changed})
         with pytest.raises(CorruptDocumentError, match=entry["_id"]):
             await elsewhere.turn("r1")
         assert not (await chat.store.verify(**chat.scope)).ok
@@ -373,9 +364,9 @@ class TurnSessionContract:
     ) -> None:
         """A worker's lease is renewed in the background, so long calls do not lose the turn."""
         async with await hurried.turn("r1", human="Do seals sleep?"), asyncio.timeout(60):
-            query = {"conversation": (await chat.info()).conversation_id, "turn": {"$exists": True}}
-            until = (await database["log"].find_one(query))["turn"]["until"]
-            while (await database["log"].find_one(query))["turn"]["until"] <= until:  # noqa: ASYNC110 - no event tells
+            stored = await Stored.of(chat, database)
+            until = (await stored.state())["turn"]["until"]
+            while (await stored.state())["turn"]["until"] <= until:  # noqa: ASYNC110 - no event tells
                 # a call in memory may be over without leaving the event loop to others
                 await asyncio.sleep(0.01)
 

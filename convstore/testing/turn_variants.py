@@ -21,6 +21,7 @@ from convstore.exceptions import (
 )
 from convstore.mongo.log import Log
 from convstore.testing.fixtures import NewStore, ahead
+from convstore.testing.stored import Stored
 
 __all__ = ["CALL", "TurnVariantContract", "ask", "shown"]
 
@@ -157,12 +158,12 @@ class TurnVariantContract:
             (2, 3),
             (3, 3),
         ]
-        query = {"conversation": (await chat.info()).conversation_id}
+        stored = await Stored.of(chat, database)
         for variant in (*found, *found[::-1]):
             await elsewhere.activate(variant)
-            stored = await database["log"].count_documents(query)
+            before = len(await stored.all())
             await chat.activate(variant)
-            assert await database["log"].count_documents(query) == stored
+            assert len(await stored.all()) == before
             assert await shown(chat) == expected[variant.variant_id]
             active = [listed.variant_id for listed in await chat.variants("q1") if listed.is_active]
             assert active == [variant.variant_id]
@@ -248,14 +249,14 @@ class TurnVariantContract:
         await ask(chat, 1)
         async with await chat.turn("q1", regenerate="click") as turn:
             await turn.append(AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c"}]))
-        query = {"conversation": (await chat.info()).conversation_id, "messages": {"$exists": True}}
+        stored = await Stored.of(chat, database)
+        entries = await stored.all()
         [entry] = [
-            document
-            async for document in database["log"].find(query | {"facts.branch": {"$exists": True}})
+            entry for entry in entries if "messages" in entry and "branch" in entry.get("facts", {})
         ]
         assert (await chat.store.verify(**chat.scope)).ok
         changed = {"facts.branch.tokens": entry["facts"]["branch"]["tokens"] + 1}
-        await database["log"].update_one({"_id": entry["_id"]}, {"$set": changed})
+        await stored.change(entry["_id"], {"$set": changed})
         assert not (await chat.store.verify(**chat.scope)).ok
         await chat.delete()
 
