@@ -15,17 +15,9 @@ from convstore.conversation import Conversation
 from convstore.exceptions import StoreUnavailableError
 from convstore.mongo.log import Log
 from convstore.store import ConversationStore
-from convstore.testing.fixtures import NewStore
 from convstore.testing.listing import HandMovedTime
 
 __all__ = ["InterruptedWriteContract"]
-
-
-async def _answered(store: ConversationStore, user: str) -> Conversation:
-    """Return a conversation of a question and an answer."""
-    chat = store.conversation(user_id=user, thread_id="t")
-    await chat.append([HumanMessage("q"), AIMessage("a", id="answer")])
-    return chat
 
 
 async def _written(chat: Conversation, call: str) -> None:
@@ -36,31 +28,35 @@ async def _written(chat: Conversation, call: str) -> None:
         await chat.rewind(before_id="answer")
 
 
-async def _listed(store: ConversationStore, user: str) -> int:
+async def _listed(store: ConversationStore, chat: Conversation) -> int:
     """Return the number of messages of the user's conversation in the listing."""
-    [info] = (await store.list_conversations(user_id=user)).conversations
+    [info] = (await store.list_conversations(user_id=chat.scope["user_id"])).conversations
     return info.message_count
 
 
 class InterruptedWriteContract:
     """Appends and rewinds whose caller does not learn of their end."""
 
+    @pytest.fixture
+    async def answered(self, mine: Conversation) -> Conversation:
+        """A conversation of a question and an answer."""
+        await mine.append([HumanMessage("q"), AIMessage("a", id="answer")])
+        return mine
+
     @pytest.mark.parametrize("call", ["append", "rewind"])
     @pytest.mark.parametrize("landing", ["before", "after", "never"])
     @pytest.mark.parametrize("seconds", [0, 11])
     async def test_a_write_of_unknown_outcome_is_listed_as_it_turns_out(  # noqa: PLR0917 - fixtures
         self,
-        appender: ConversationStore,
-        new_store: NewStore,
+        answered: Conversation,
+        other: ConversationStore,
         time: HandMovedTime,
-        user: str,
         monkeypatch: pytest.MonkeyPatch,
         call: str,
         landing: str,
         seconds: int,
     ) -> None:
         """The connection breaks, with a refresh of the head or without; the entry lands at once, later or never."""
-        chat = await _answered(appender, user)
         time.seconds += seconds
         insert = Log.insert
         late = list[Any]()
@@ -74,24 +70,22 @@ class InterruptedWriteContract:
         with monkeypatch.context() as patch:
             patch.setattr(Log, "insert", unheard)
             with pytest.raises(StoreUnavailableError):
-                await _written(chat, call)
+                await _written(answered, call)
         for write in late:
             await write if landing == "after" else write.close()
         counts = {"append": 3, "rewind": 1} if landing != "never" else {}
-        assert await _listed(new_store(clock=time.clock), user) == counts.get(call, 2)
+        assert await _listed(other, answered) == counts.get(call, 2)
 
     @pytest.mark.parametrize("call", ["append", "rewind"])
-    async def test_a_writer_killed_after_its_insert_is_listed(  # noqa: PLR0917 - fixtures
+    async def test_a_writer_killed_after_its_insert_is_listed(
         self,
-        appender: ConversationStore,
-        new_store: NewStore,
+        answered: Conversation,
+        other: ConversationStore,
         time: HandMovedTime,
-        user: str,
         monkeypatch: pytest.MonkeyPatch,
         call: str,
     ) -> None:
         """An entry whose writer was killed after the insert is counted at once in another process's listings."""
-        chat = await _answered(appender, user)
         time.seconds += 11
         insert = Log.insert
         is_inserted = asyncio.Event()
@@ -103,25 +97,22 @@ class InterruptedWriteContract:
             await is_over.wait()
 
         monkeypatch.setattr(Log, "insert", insert_and_hang)
-        killed = asyncio.ensure_future(_written(chat, call))
+        killed = asyncio.ensure_future(_written(answered, call))
         await is_inserted.wait()
         expected = {"append": 3, "rewind": 1}[call]
-        assert await _listed(new_store(clock=time.clock), user) == expected
+        assert await _listed(other, answered) == expected
         is_over.set()
         await killed
 
     @pytest.mark.parametrize("call", ["append", "rewind"])
-    async def test_a_cancelled_write_ends_before_its_caller(  # noqa: PLR0917 - fixtures
+    async def test_a_cancelled_write_ends_before_its_caller(
         self,
-        appender: ConversationStore,
-        new_store: NewStore,
-        time: HandMovedTime,
-        user: str,
+        answered: Conversation,
+        other: ConversationStore,
         monkeypatch: pytest.MonkeyPatch,
         call: str,
     ) -> None:
         """A retry finds what was inserted, and listings count it."""
-        chat = await _answered(appender, user)
         insert = Log.insert
         is_sent = asyncio.Event()
 
@@ -132,12 +123,11 @@ class InterruptedWriteContract:
 
         with monkeypatch.context() as patch:
             patch.setattr(Log, "insert", insert_slowly)
-            cancelled = asyncio.ensure_future(_written(chat, call))
+            cancelled = asyncio.ensure_future(_written(answered, call))
             await is_sent.wait()
             cancelled.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await cancelled
         expected = {"append": 3, "rewind": 1}[call]
-        other = new_store(clock=time.clock)
-        assert (await other.conversation(**chat.scope).info()).message_count == expected
-        assert await _listed(other, user) == expected
+        assert (await other.conversation(**answered.scope).info()).message_count == expected
+        assert await _listed(other, answered) == expected

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
+from convstore.conversation import Conversation
 from convstore.exceptions import (
     ContentConflictError,
     InvalidInputError,
@@ -112,51 +113,47 @@ class ListContract:
         return new_store(clock=time.clock)
 
     async def test_counts_previews_and_usage_are_exact_after_every_append(
-        self, appender: ConversationStore, new_store: NewStore, time: HandMovedTime, user: str
+        self, mine: Conversation, other: ConversationStore, time: HandMovedTime, user: str
     ) -> None:
         """Listings in every process are exact after each append and each rewind, even if no head was written."""
-        chat = appender.conversation(user_id=user, thread_id="t")
-        other = new_store(clock=time.clock)
         usage = {"input_tokens": 7, "output_tokens": 2, "total_tokens": 9}
         stamp = None
         for number in range(1, 4):
             time.seconds += 1
-            await chat.append(HumanMessage(f"q{number}"))
-            stamp = (await chat.load_history()).stamp
-            await chat.append(
+            await mine.append(HumanMessage(f"q{number}"))
+            stamp = (await mine.load_history()).stamp
+            await mine.append(
                 AIMessage(f"a{number}", id=f"a{number}", usage_metadata=usage), stamp=stamp
             )
-            for store in (appender, other):
+            for store in (mine.store, other):
                 [listed] = (await store.list_conversations(user_id=user)).conversations
                 assert _shown(listed) == (2 * number, f"a{number}")
                 assert listed.usage["unknown"]["total_tokens"] == 9 * number
                 assert (listed.turns, listed.updated_at) == (number, time.now)
                 assert listed.last_call == _call_of(stamp, ordinal=2 * number)
-                assert listed == await chat.info()
-        await chat.rewind(before_id="a3")
+                assert listed == await mine.info()
+        await mine.rewind(before_id="a3")
         assert await _listed(other, user) == {"t": (5, "q3")}
-        await chat.append(HumanMessage("q4"))
+        await mine.append(HumanMessage("q4"))
         [listed] = (await other.list_conversations(user_id=user)).conversations
         assert listed.last_call == _call_of(stamp, ordinal=6)
 
     async def test_a_reservation_and_a_rewind_are_last_entries_too(
-        self, appender: ConversationStore, new_store: NewStore, user: str
+        self, mine: Conversation, other: ConversationStore, user: str
     ) -> None:
         """Entries without messages begin with the same ordinal as the next one; the last of them counts."""
-        chat = appender.conversation(user_id=user, thread_id="t")
-        await chat.append([HumanMessage("q", id="q"), AIMessage("a", id="a")])
-        await chat.rewind(before_id="a")
-        await chat.reserve_source_ids(3)
-        await chat.rewind(before_id="q")
-        assert await _listed(new_store(), user) == {"t": (0, "")}
-        await chat.undo_rewind()
-        assert await _listed(new_store(), user) == {"t": (1, "q")}
+        await mine.append([HumanMessage("q", id="q"), AIMessage("a", id="a")])
+        await mine.rewind(before_id="a")
+        await mine.reserve_source_ids(3)
+        await mine.rewind(before_id="q")
+        assert await _listed(other, user) == {"t": (0, "")}
+        await mine.undo_rewind()
+        assert await _listed(other, user) == {"t": (1, "q")}
 
     async def test_failed_results_count_until_they_are_rewound(
-        self, appender: ConversationStore, user: str
+        self, mine: Conversation, user: str
     ) -> None:
         """A tool result counts as failed by its status or its JSON content, and only while it is active."""
-        chat = appender.conversation(user_id=user, thread_id="t")
         calls: list[Any] = [{"name": "look_up", "args": {}, "id": id_} for id_ in ("a", "b", "c")]
         results = [
             ToolMessage("Timeout", tool_call_id="a", status="error"),
@@ -165,23 +162,23 @@ class ListContract:
             ),
             ToolMessage('{"success": true}', tool_call_id="c"),
         ]
-        await chat.append(
+        await mine.append(
             [HumanMessage("q"), AIMessage("", id="calling", tool_calls=calls), *results]
         )
         for rewinds, failed in (
-            (chat.info, 2),
-            (lambda: chat.rewind(before_id="calling"), 0),
-            (chat.undo_rewind, 2),
+            (mine.info, 2),
+            (lambda: mine.rewind(before_id="calling"), 0),
+            (mine.undo_rewind, 2),
         ):
             await rewinds()
-            [listed] = (await appender.list_conversations(user_id=user)).conversations
+            [listed] = (await mine.store.list_conversations(user_id=user)).conversations
             assert listed.failed == failed
-        assert (await appender.verify(user_id=user)).findings == ()
+        assert (await mine.store.verify(user_id=user)).findings == ()
 
     async def test_a_server_that_refuses_to_join_is_asked_for_each_entry(
         self,
         appender: ConversationStore,
-        new_store: NewStore,
+        other: ConversationStore,
         user: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
@@ -189,12 +186,11 @@ class ListContract:
         chats = [appender.conversation(user_id=user, thread_id=f"t{number}") for number in range(5)]
         for chat in chats:
             await chat.append(HumanMessage("q"))
-        store = new_store()
 
         async def read() -> tuple[Any, ...]:
-            page = await store.list_conversations(user_id=user, limit=3)
-            rest = await store.list_conversations(user_id=user, limit=3, cursor=page.next_cursor)
-            return page, rest, await chats[0].info(), await store.stats(sizes=False, user_id=user)
+            page = await other.list_conversations(user_id=user, limit=3)
+            rest = await other.list_conversations(user_id=user, limit=3, cursor=page.next_cursor)
+            return page, rest, await chats[0].info(), await other.stats(sizes=False, user_id=user)
 
         aggregate = Collection.aggregate
 
@@ -208,28 +204,26 @@ class ListContract:
         assert await read() == joined
 
     async def test_the_order_is_exact_to_ten_seconds(
-        self, appender: ConversationStore, new_store: NewStore, time: HandMovedTime, user: str
+        self, appender: ConversationStore, other: ConversationStore, time: HandMovedTime, user: str
     ) -> None:
         """The first append after ten seconds moves a conversation to the front; nothing else has to happen."""
         for thread in ("a", "b"):
             await appender.conversation(user_id=user, thread_id=thread).append(HumanMessage("q"))
             time.seconds += 1
         time.seconds += 8.5
-        other = new_store(clock=time.clock)
         for thread in ("a", "b", "a"):
             await appender.conversation(user_id=user, thread_id=thread).append(AIMessage("so"))
             assert next(iter(await _listed(other, user))) == thread
             time.seconds += 10
 
     async def test_a_head_is_refreshed_once_in_ten_seconds(
-        self, appender: ConversationStore, database: Any, time: HandMovedTime, user: str
+        self, mine: Conversation, database: Any, time: HandMovedTime, user: str
     ) -> None:
         """The first append or rewind after ten seconds refreshes the head, which then refers to that entry."""
-        chat = appender.conversation(user_id=user, thread_id="t")
         written = []
         for seconds in (0, 5, 4.5, 1, 9.5, 1):
             time.seconds += seconds
-            await chat.append(HumanMessage("q", id=f"q{time.seconds}"))
+            await mine.append(HumanMessage("q", id=f"q{time.seconds}"))
             head = await _head(database, user)
             number, link = head["entry"]
             entry = await database["log"].find_one({"_id": f"{head['conversation']}:{number:012d}"})
@@ -238,16 +232,13 @@ class ListContract:
             written.append(number)
         assert written == [1, 1, 1, 4, 4, 6]
         time.seconds += 10
-        await chat.rewind(before_id="q0.0")
+        await mine.rewind(before_id="q0.0")
         assert (await _head(database, user))["entry"][0] == 7
 
-    async def test_a_head_has_no_counts(
-        self, appender: ConversationStore, database: Any, user: str
-    ) -> None:
+    async def test_a_head_has_no_counts(self, mine: Conversation, database: Any, user: str) -> None:
         """Scope, id, dates, an entry, title and metadata are all that it holds."""
-        chat = appender.conversation(user_id=user, thread_id="t")
-        await chat.append(HumanMessage("q"))
-        await chat.update(title="T", metadata={"a": 1})
+        await mine.append(HumanMessage("q"))
+        await mine.update(title="T", metadata={"a": 1})
         names = {
             "_id",
             "conversation",
@@ -312,24 +303,19 @@ class ListContract:
 
     async def test_a_repeated_batch_refreshes_the_head_of_a_killed_writer(
         self,
-        appender: ConversationStore,
-        new_store: NewStore,
+        mine: Conversation,
+        other: ConversationStore,
         database: Any,
         time: HandMovedTime,
         user: str,
     ) -> None:
         """An entry whose writer was killed before it refreshed the head is listed in its place once it is repeated."""
-        chat = appender.conversation(user_id=user, thread_id="t")
-        await chat.append(HumanMessage("q", id="q"))
+        await mine.append(HumanMessage("q", id="q"))
         before = await _head(database, user)
         time.seconds += 100
-        await chat.append(AIMessage("a", id="a"))
+        await mine.append(AIMessage("a", id="a"))
         await database["heads"].replace_one({"_id": before["_id"]}, before)
-        receipt = (
-            await new_store(clock=time.clock)
-            .conversation(**chat.scope)
-            .append(AIMessage("a", id="a"))
-        )
+        receipt = await other.conversation(**mine.scope).append(AIMessage("a", id="a"))
         assert receipt.written == 0
         head = await _head(database, user)
         assert (head["entry"][0], head["updated_at"].replace(tzinfo=UTC)) == (2, time.now)
@@ -337,7 +323,7 @@ class ListContract:
     @pytest.mark.parametrize("failures", [1, 2])
     async def test_a_refresh_that_fails_loses_no_append(  # noqa: PLR0917 - fixtures
         self,
-        appender: ConversationStore,
+        mine: Conversation,
         database: Any,
         time: HandMovedTime,
         user: str,
@@ -345,10 +331,9 @@ class ListContract:
         failures: int,
     ) -> None:
         """An append retries a failed refresh once. If the retry fails too, the append can safely be repeated."""
-        chat = appender.conversation(user_id=user, thread_id="t")
-        await chat.append(HumanMessage("q", id="q"))
+        await mine.append(HumanMessage("q", id="q"))
         time.seconds += 11
-        await chat.load_history()
+        await mine.load_history()
         refresh = Heads.refresh
         left = [StoreUnavailableError("no answer")] * failures
 
@@ -360,9 +345,9 @@ class ListContract:
         monkeypatch.setattr(Heads, "refresh", fail_first)
         if failures == 2:
             with pytest.raises(StoreUnavailableError):
-                await chat.append(AIMessage("a", id="a"))
-        assert (await chat.append(AIMessage("a", id="a"))).last == 2
-        assert await _listed(appender, user) == {"t": (2, "a")}
+                await mine.append(AIMessage("a", id="a"))
+        assert (await mine.append(AIMessage("a", id="a"))).last == 2
+        assert await _listed(mine.store, user) == {"t": (2, "a")}
         assert (await _head(database, user))["written_at"].replace(tzinfo=UTC) == time.now
 
     async def test_a_damaged_log_hides_no_other_conversation(
@@ -381,28 +366,25 @@ class ListContract:
         assert [key in problem for problem in sorted(problems)] == [False, True]
 
     async def test_a_conversation_is_dated_by_its_first_message(
-        self, appender: ConversationStore, new_store: NewStore, time: HandMovedTime, user: str
+        self, mine: Conversation, other: ConversationStore, time: HandMovedTime, user: str
     ) -> None:
         """`created_at` is the date of the first message in `info` and listings, even if a title was set earlier."""
-        chat = appender.conversation(user_id=user, thread_id="t")
-        await chat.update(title="Soon")
+        await mine.update(title="Soon")
         time.seconds += 5
-        await chat.append(HumanMessage("q"))
+        await mine.append(HumanMessage("q"))
         time.seconds += 20
-        await chat.append(AIMessage("a"))
-        [listed] = (
-            await new_store(clock=time.clock).list_conversations(user_id=user)
-        ).conversations
-        [first, _] = await chat.list_messages()
+        await mine.append(AIMessage("a"))
+        [listed] = (await other.list_conversations(user_id=user)).conversations
+        [first, _] = await mine.list_messages()
         assert (
             listed.created_at
-            == (await chat.info()).created_at
+            == (await mine.info()).created_at
             == first.created_at
             == _START + timedelta(seconds=5)
         )
 
     async def test_a_page_is_in_the_order_of_its_dates_and_the_next_continues_after_it(
-        self, appender: ConversationStore, new_store: NewStore, time: HandMovedTime, user: str
+        self, appender: ConversationStore, other: ConversationStore, time: HandMovedTime, user: str
     ) -> None:
         """Each conversation is listed once, in the order of the last refreshes, and each page as its dates say."""
         for number in range(6):
@@ -413,7 +395,6 @@ class ListContract:
         for number in (0, 4):
             time.seconds += 1
             await appender.conversation(user_id=user, thread_id=f"t{number}").append(AIMessage("a"))
-        other = new_store(clock=time.clock)
         pages = []
         cursor = None
         for _ in range(3):
@@ -443,89 +424,77 @@ class ListContract:
 
     async def test_an_import_with_old_dates_is_not_pruned(
         self,
-        appender: ConversationStore,
-        new_store: NewStore,
+        mine: Conversation,
+        other: ConversationStore,
         database: Any,
         time: HandMovedTime,
         user: str,
     ) -> None:
         """`prune` removes an import only once both its dates and its time of import are older than the limit."""
-        chat = appender.conversation(user_id=user, thread_id="t")
-        pruning = new_store(clock=time.clock)
         policy: dict[str, Any] = {"older_than": timedelta(days=90), "user_id": user}
         for text in ("q", "a"):
             with as_of(_LONG_AGO):
-                await chat.append(HumanMessage(text))
-            assert await pruning.prune(**policy) == ErasureReceipt()
-        assert await texts_of(new_store().conversation(**chat.scope)) == ["q", "a"]
+                await mine.append(HumanMessage(text))
+            assert await other.prune(**policy) == ErasureReceipt()
+        assert await texts_of(other.conversation(**mine.scope)) == ["q", "a"]
         head = await _head(database, user)
         assert (head["updated_at"].replace(tzinfo=UTC), head["written_at"].replace(tzinfo=UTC)) == (
             _LONG_AGO,
             _START,
         )
         time.seconds += 89 * 86_400
-        assert await pruning.prune(**policy) == ErasureReceipt()
+        assert await other.prune(**policy) == ErasureReceipt()
         time.seconds += 2 * 86_400
-        assert (await pruning.prune(**policy)).conversations == 1
+        assert (await other.prune(**policy)).conversations == 1
 
     async def test_a_head_that_is_refreshed_meanwhile_is_not_pruned(
         self,
-        appender: ConversationStore,
-        new_store: NewStore,
+        mine: Conversation,
+        other: ConversationStore,
         time: HandMovedTime,
         user: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Between the look at the log and the end of the conversation, by an import that does not change its date."""
-        chat = appender.conversation(user_id=user, thread_id="t")
         with as_of(_LONG_AGO):
-            await chat.append(HumanMessage("q"))
+            await mine.append(HumanMessage("q"))
         time.seconds += 100 * 86_400
-        pruning = new_store(clock=time.clock)
         look = Log.last_date
 
         async def look_and_be_late(log: Log, conversation: str) -> Any:
             found = await look(log, conversation)
             monkeypatch.undo()
             with as_of(_LONG_AGO):
-                await chat.append(AIMessage("a"))
+                await mine.append(AIMessage("a"))
             return found
 
         monkeypatch.setattr(Log, "last_date", look_and_be_late)
-        assert await pruning.prune(older_than=timedelta(days=90), user_id=user) == ErasureReceipt()
-        assert await texts_of(new_store().conversation(**chat.scope)) == ["q", "a"]
+        assert await other.prune(older_than=timedelta(days=90), user_id=user) == ErasureReceipt()
+        assert await texts_of(other.conversation(**mine.scope)) == ["q", "a"]
 
     async def test_a_deleted_conversation_is_not_brought_back(
-        self,
-        appender: ConversationStore,
-        new_store: NewStore,
-        database: Any,
-        time: HandMovedTime,
-        user: str,
+        self, mine: Conversation, new_store: NewStore, database: Any, time: HandMovedTime, user: str
     ) -> None:
         """A late refresh is not written to a tombstone, nor to the next conversation of the scope."""
-        chat = appender.conversation(user_id=user, thread_id="t")
-        await chat.append(HumanMessage("q"))
-        other = new_store(clock=time.clock).conversation(**chat.scope)
+        await mine.append(HumanMessage("q"))
+        other = new_store(clock=time.clock).conversation(**mine.scope)
         await other.delete()
         time.seconds += 9
-        await chat.append(AIMessage("a"))  # by a process that has not learnt of it
+        await mine.append(AIMessage("a"))  # by a process that has not learnt of it
         assert await _head(database, user) is None
         await other.append(HumanMessage("new"))
         assert await _listed(other.store, user) == {"t": (1, "new")}
         time.seconds += 10
-        await chat.append(AIMessage("newer"))
+        await mine.append(AIMessage("newer"))
         assert await _listed(other.store, user) == {"t": (2, "newer")}
 
     async def test_a_conversation_is_found_by_its_random_id(
-        self, appender: ConversationStore, new_store: NewStore, user: str
+        self, mine: Conversation, other: ConversationStore, user: str
     ) -> None:
         """`find_conversation` finds an id in any store, and returns None for another user or a deleted conversation."""
-        chat = appender.conversation(user_id=user, thread_id="t")
-        assert (await chat.info()).conversation_id == ""
-        await chat.append(HumanMessage("Hi"))
-        id_ = (await chat.info()).conversation_id
-        other = new_store()
+        assert (await mine.info()).conversation_id == ""
+        await mine.append(HumanMessage("Hi"))
+        id_ = (await mine.info()).conversation_id
         [listed] = (await other.list_conversations(user_id=user)).conversations
         assert (listed.conversation_id, listed.turns) == (id_, 1)
         scopes: tuple[dict[str, str], ...] = (
@@ -536,7 +505,7 @@ class ListContract:
         for scope in scopes:
             found = await other.find_conversation(id_, **scope)
             assert found is not None
-            assert found.scope == chat.scope
+            assert found.scope == mine.scope
         assert await other.find_conversation(id_, user_id=new_id()) is None
         assert await other.find_conversation("0" * 24) is None
         wrongs: tuple[Any, ...] = ("", 7, {"$ne": ""})
@@ -545,7 +514,7 @@ class ListContract:
                 await other.find_conversation(wrong)
         with pytest.raises(InvalidScopeError):
             await other.find_conversation(id_, team="x")
-        await chat.delete()
+        await mine.delete()
         assert await other.find_conversation(id_) is None
-        await chat.append(HumanMessage("Again"))
-        assert (await chat.info()).conversation_id != id_
+        await mine.append(HumanMessage("Again"))
+        assert (await mine.info()).conversation_id != id_
