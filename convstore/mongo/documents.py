@@ -14,12 +14,8 @@ from operator import itemgetter
 from sys import intern
 from typing import Any
 
-from convstore.exceptions import (
-    BatchTooLargeError,
-    CorruptDocumentError,
-    SchemaVersionError,
-)
-from convstore.log.entry import NO_FACTS, RULES, Entry, EntryMessage, Facts, Totals
+from convstore.exceptions import BatchTooLargeError, CorruptDocumentError
+from convstore.log.entry import NO_FACTS, RULES, Entry, EntryMessage
 from convstore.log.facts.items import ITEMS
 from convstore.log.facts.kind import Key
 from convstore.log.facts.table import kept_source_ids, keys_of, source_ids_of, version_of
@@ -58,7 +54,6 @@ LEAN = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "totals.preview": 0, **
 
 NO_MESSAGES = {"messages": 0, "sources": 0, "lookup": 0, **LEFT_OUT}
 """Projection that drops the messages of an entry, and what belongs to them."""
-_FORMER_FIELDS = frozenset({"event", "branch", "standing", "rewound", "items", "claimant"})
 
 
 def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
@@ -145,7 +140,7 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
         totals,
         stored_number(document["after"]),
         sources_from(document, messages) if "sources" in document else (),
-        _facts_in(document, totals),
+        facts_from(facts, totals) if (facts := document.get("facts")) else NO_FACTS,
         stored_number(document.get("rules", 1)),
     )
     _check_index_fields(entry, document)
@@ -153,19 +148,6 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
     if is_whole and "lookup" in document and entry.rules == RULES:
         _check_lookup(entry, document["lookup"])
     return entry
-
-
-def _facts_in(document: Mapping[str, Any], totals: Totals) -> Facts:
-    facts = document.get("facts")
-    if facts:
-        return facts_from(facts, totals)
-    if not _FORMER_FIELDS.isdisjoint(document):
-        raise SchemaVersionError(
-            f"the entry {document['_id']!r} was written before the first release, and no version "
-            "reads that form; "
-            "begin with an empty database"
-        )
-    return NO_FACTS
 
 
 def _check_index_fields(entry: Entry, document: Mapping[str, Any]) -> None:

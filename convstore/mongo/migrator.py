@@ -37,12 +37,26 @@ from convstore.exceptions import (
     StoreUnavailableError,
 )
 from convstore.mongo.collection import BY_KEY, Collection, Document
-from convstore.mongo.driver import Driver, DriverName, driver_errors, is_refusal
+from convstore.mongo.driver import (
+    DOCUMENT_SIZE,
+    JOIN,
+    Driver,
+    DriverName,
+    driver_errors,
+    is_refusal,
+)
+from convstore.mongo.heads import join_of_last_entry
 from convstore.mongo.indexes import SHARD_KEYS, Index, scope_indexes
-from convstore.mongo.keys import HEADS, MIGRATIONS
+from convstore.mongo.keys import HEADS, LOG, MIGRATIONS
 from convstore.mongo.leases import while_leased
-from convstore.mongo.refusals import refused_by
-from convstore.mongo.times import ALWAYS_BY_SERVER_TIME, SERVER_TIME, SWEEP_MARGIN
+from convstore.mongo.statistics import GROUP_BY_DAY
+from convstore.mongo.times import (
+    ALWAYS_BY_SERVER_TIME,
+    SERVER_TIME,
+    SWEEP_MARGIN,
+    is_past_now,
+    setting_from_now,
+)
 from convstore.mongo.tombstones import Tombstones
 from convstore.mongo.versions import LEVEL
 from convstore.values.scope import PATH, check_listing
@@ -59,6 +73,9 @@ _OLDER_ARE_OUT = timedelta(seconds=80)
 
 _Result = TypeVar("_Result")
 _FILE_NAME = re.compile(r"\d{4}_\w+\.py")
+_NO_DOCUMENT = {"_id": ""}
+_NOTHING = {"$match": _NO_DOCUMENT}
+_AT = "at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,13 +378,44 @@ class Migrator:
     async def _record_refused(self) -> None:
         """Find out which constructs the server refuses, and record them for other processes."""
         refused = self._driver.refused
-        found = await refused_by(self._driver)
+        found = await _refused_by(self._driver)
         if found or refused:
             await self._applied.update(
                 {"_id": _SERVER}, {"$set": {"refused": sorted(found)}}, upsert=True
             )
         refused.clear()
         refused.update(found)
+
+
+async def _refused_by(driver: Driver) -> set[str]:
+    """Return the names of the constructs that the server refuses, as in `Driver.refused`. Three commands.
+
+    They work on the collection of migrations, find nothing, and so change nothing.
+    """
+    if driver.name == "memory":  # it never sends them
+        return set()
+    documents = Collection(driver, MIGRATIONS)
+    update = setting_from_now({}, field=_AT, ahead=timedelta(seconds=1))
+    join = join_of_last_entry(driver.prefix + LOG)
+    commands: dict[str, Callable[[], Awaitable[object]]] = {
+        SERVER_TIME: partial(documents.update, _NO_DOCUMENT | is_past_now(_AT), update),
+        JOIN: partial(documents.aggregate, [_NOTHING, join]),
+        DOCUMENT_SIZE: partial(documents.aggregate, [_NOTHING, {"$group": GROUP_BY_DAY}]),
+    }
+    return {construct for construct, command in commands.items() if await _is_refused(command)}
+
+
+async def _is_refused(command: Callable[[], Awaitable[object]]) -> bool:
+    """Return True if the server refuses a command; an error that says nothing about that is raised."""
+    try:
+        await command()
+    except MissingPrivilegeError:
+        return False  # the first use shows it
+    except StoreError as error:
+        if is_refusal(error):
+            return True
+        raise
+    return False
 
 
 @cache

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -87,8 +86,8 @@ def without_id(message: Any) -> Any:
 def moment_of(raw: Mapping[str, Any], names: Sequence[str] = CREATED) -> datetime | None:
     """Return the date in the first of `names` that holds a readable one; None if none does.
 
-    A date is a number of seconds or milliseconds, also as text; a date of ISO 8601 or RFC 2822; a datetime; or the form
-    that mongoexport writes. A date without a time zone is UTC.
+    A date is a number of seconds or milliseconds, also as text; a date of ISO 8601; a datetime; or the form that
+    mongoexport writes. A date without a time zone is UTC.
 
     >>> moment_of({"timestamp": 1724708469}).isoformat(), moment_of({"created_at": "2024-08-26"}).isoformat()
     ('2024-08-26T21:41:09+00:00', '2024-08-26T00:00:00+00:00')
@@ -129,15 +128,7 @@ def _from_digits(text: str) -> datetime:
     return _TIMESTAMP.validate_python(text)
 
 
-def _from_mail(text: str) -> datetime:
-    """Parse a date of RFC 2822 with a known time zone."""
-    found = parsedate_to_datetime(text)
-    if found.tzinfo is None:  # the parser ignores unknown time zones
-        raise ValueError(text)
-    return found
-
-
-_PARSERS: Sequence[Callable[[Any], datetime]] = (datetime.fromisoformat, _from_digits, _from_mail)
+_PARSERS: Sequence[Callable[[Any], datetime]] = (datetime.fromisoformat, _from_digits)
 
 
 def _plain(value: Any) -> Any:

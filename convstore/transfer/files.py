@@ -29,7 +29,7 @@ from convstore.values.scope import PATH, check_scope_keys
 
 _ID_KEYS = ("id", "conversation_id", "thread_id", "session_id")
 
-MAXIMUM_LINE_BYTES = 512 * 1024 * 1024
+_LINE_BYTES = 512 * 1024 * 1024
 """Longer lines are left out, because Python needs several times their size to parse them."""
 
 _GZIP = b"\x1f\x8b"
@@ -39,13 +39,6 @@ _UNPACKED_BYTES = 1 << 26
 """Bytes that any gzip file may unpack to."""
 _UNPACKED_RATIO = 200
 """Bytes that each byte of a gzip file may unpack to. Conversations are packed 3 to 30 times."""
-
-# Ordered: the byte order mark of UTF-32 starts with the one of UTF-16.
-_OTHER_MARKS = {
-    codecs.BOM_UTF32_LE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,28 +51,19 @@ class Line:
 
 
 def check_readable(path: Path) -> None:
-    """Raise an InvalidInputError if a file cannot be opened, or is UTF-16 or UTF-32."""
+    """Raise an InvalidInputError if a file cannot be opened."""
     try:
         with path.open("rb") as raw, _unpacked(raw) as file:
-            start = file.read(4)
+            file.read(1)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise InvalidInputError(
             f"{without_addresses(str(path))} cannot be read: {reason}"
         ) from error
-    if encoding := next(
-        (name for mark, name in _OTHER_MARKS.items() if start.startswith(mark)), ""
-    ):
-        raise InvalidInputError(
-            f"{path} is {encoding}, not UTF-8; convert it: iconv -f {encoding} -t UTF-8"
-        )
 
 
 def read_lines(
-    path: Path,
-    *,
-    maximum_bytes: int = MAXIMUM_LINE_BYTES,
-    on_bytes: Callable[[int], object] = lambda _: None,
+    path: Path, *, on_bytes: Callable[[int], object] = lambda _: None
 ) -> Generator[Line, None, None]:
     """Yield the objects of a file in order, and a `Line` with a problem for any other line; empty lines are skipped.
 
@@ -88,9 +72,9 @@ def read_lines(
     with path.open("rb") as raw, _unpacked(raw) as file:
         number = 0
         try:
-            for number, line in enumerate(_raw_lines(file, maximum_bytes), 1):
+            for number, line in enumerate(_raw_lines(file), 1):
                 if line is None:
-                    problem = f"longer than {maximum_bytes:,} bytes; import it from code, in parts"
+                    problem = f"longer than {_LINE_BYTES:,} bytes; import it from code, in parts"
                     yield Line(number, {}, problem)
                 elif line.strip():
                     yield _parsed(number, line)
@@ -128,11 +112,11 @@ class _BoundedGzip(gzip.GzipFile):
         return line
 
 
-def _raw_lines(file: IO[bytes], maximum_bytes: int) -> Iterator[bytes | None]:
+def _raw_lines(file: IO[bytes]) -> Iterator[bytes | None]:
     """Yield lines without a byte order mark; None for a line that is too long."""
     is_first = True
-    while line := file.readline(maximum_bytes + 1):
-        if len(line) > maximum_bytes and not line.endswith(b"\n"):
+    while line := file.readline(_LINE_BYTES + 1):
+        if len(line) > _LINE_BYTES and not line.endswith(b"\n"):
             while (rest := file.readline(_PIECE)) and not rest.endswith(b"\n"):
                 pass
             yield None
@@ -163,7 +147,6 @@ def read_file(
     path: Path | str,
     *,
     codec: Codec | None = None,
-    maximum_bytes: int = MAXIMUM_LINE_BYTES,
     on_bytes: Callable[[int], object] = lambda _: None,
 ) -> Iterator[ConversationRecord | BadRecord]:
     """Yield the conversations of a file in order, and a `BadRecord` for any other line; reads them lazily.
@@ -172,7 +155,6 @@ def read_file(
         path: JSON lines, plain or gzip: one conversation a line, or an archive written by `export_conversations`; or a
             file of ``SQLiteSession``, see `read_agents_sqlite`.
         codec: Decodes the types of artifacts; by default those of the standard library, LangChain and PyMongo.
-        maximum_bytes: Maximum number of bytes in a line.
         on_bytes: Called after each line with the number of bytes read.
     """
     path = Path(path)
@@ -182,7 +164,7 @@ def read_file(
         yield from read_agents_sqlite(path)
         return
     archive = ArchiveReader(codec or new_codec())
-    for line in read_lines(path, maximum_bytes=maximum_bytes, on_bytes=on_bytes):
+    for line in read_lines(path, on_bytes=on_bytes):
         where = f"{path.name}, line {line.number}"
         if line.problem and archive.is_open:
             archive.spoil(f"line {line.number}: {line.problem}")

@@ -14,32 +14,25 @@ from typing import Final
 from convstore.exceptions import InvalidInputError
 
 _CHARSETS: Final = {
-    "d": ("digit", string.digits),
-    "l": ("lower", string.ascii_lowercase),
-    "u": ("upper", string.ascii_uppercase),
-    "a": ("alpha", string.ascii_letters),
-    "x": ("alnum", string.ascii_letters + string.digits),
-    "h": ("hex", string.digits + "abcdef"),
-    "H": ("HEX", string.digits + "ABCDEF"),
-    "b": ("base62", string.digits + string.ascii_uppercase + string.ascii_lowercase),
+    "d": string.digits,
+    "l": string.ascii_lowercase,
+    "u": string.ascii_uppercase,
+    "a": string.ascii_letters,
+    "x": string.ascii_letters + string.digits,
+    "h": string.digits + "abcdef",
+    "H": string.digits + "ABCDEF",
+    "b": string.digits + string.ascii_uppercase + string.ascii_lowercase,
 }
-"""Name and characters of each character set."""
+"""The characters of each character set."""
 _PART: Final = re.compile(r"\{(?:r:(\d+):(\w+)|(f))\}")
 _LONGEST: Final = 512
-
-
-def _charset(name: str) -> str | None:
-    return next(
-        (chars for letter, (word, chars) in _CHARSETS.items() if name in (letter, word)), None
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class CallIdTemplate:
     """A pattern of ids: fixed text, ``{r:LENGTH:CHARSET}`` for random characters, ``{f}`` for the tool's name.
 
-    Charsets: d digits, l lower, u upper, a letters, x letters and digits, h hex, H upper-case hex, b base 62. Their
-    names (digit, lower, upper, alpha, alnum, hex, HEX, base62) are accepted too.
+    Charsets: d digits, l lower, u upper, a letters, x letters and digits, h hex, H upper-case hex, b base 62.
 
     Raises:
         InvalidInputError: The template has no ``{r:...}``, an unknown charset or a length that is not 1 to 512.
@@ -52,7 +45,7 @@ class CallIdTemplate:
             raise InvalidInputError(f"a template of call ids must be a str, not {self.template!r}")
         random = [part for part in _PART.finditer(self.template) if not part[3]]
         for part in random:
-            if _charset(part[2]) is None or not 1 <= int(part[1][:9]) <= _LONGEST:
+            if part[2] not in _CHARSETS or not 1 <= int(part[1][:9]) <= _LONGEST:
                 raise InvalidInputError(
                     f"{part[0]!r} in a template of call ids: the length is 1 to {_LONGEST}, "
                     f"the charset one of {', '.join(_CHARSETS)}"
@@ -87,7 +80,7 @@ def _pattern(template: str, tool: str) -> re.Pattern[str]:
     end = 0
     for part in _PART.finditer(template):
         pattern += re.escape(template[end : part.start()])
-        pattern += re.escape(tool) if part[3] else f"[{_charset(part[2])}]{{{part[1]}}}"
+        pattern += re.escape(tool) if part[3] else f"[{_CHARSETS[part[2]]}]{{{part[1]}}}"
         end = part.end()
     return re.compile(pattern + re.escape(template[end:]))
 
@@ -102,7 +95,7 @@ def _made(template: str, seed: str, tool: str) -> str:
     def fill(part: re.Match[str]) -> str:
         if part[3]:
             return tool
-        chars = _charset(part[2]) or ""
+        chars = _CHARSETS[part[2]]
         return "".join([chars[draw % len(chars)] for draw in islice(draws, int(part[1]))])
 
     return _PART.sub(fill, template)

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from convstore.messages.call_arguments import parsed_arguments
 from convstore.values.json_form import without_nulls
-from convstore.wire.chat_stream import error_code
-from convstore.wire.growth import grow
+from convstore.wire.chat_stream import error_code, grow
 
 READ: Final = frozenset(
     {

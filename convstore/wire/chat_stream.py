@@ -11,13 +11,12 @@ Those servers leave out or repeat indexes, ids and names of calls. The rules tha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from convstore.messages.stop_reasons import FAILED_REASONS, cut_reason, reason_of
 from convstore.values.json_form import without_nulls
-from convstore.wire.growth import grow
 
 _TEXTS: Final = frozenset({"content", "reasoning", "reasoning_content", "refusal"})
 _NESTED: Final = {
@@ -131,6 +130,33 @@ class ChatReply:
         finish = None if self.problem else self._finish
         choice = {"index": 0, "finish_reason": finish, "message": message}
         return {**self._whole, "choices": [choice]}
+
+
+def grow(known: dict[str, Any], delta: Mapping[str, Any], texts: Collection[str] = ()) -> None:
+    """Merge a delta into `known`: named texts grow, lists are extended, of any other value the first one counts.
+
+    A null or an empty text is no value yet, because servers send them before the value.
+
+    >>> known = {}
+    >>> for delta in ({"id": "c1", "said": "Half "}, {"id": "c1", "said": "of it.", "notes": [1]}):
+    ...     grow(known, delta, {"said"})
+    >>> known
+    {'id': 'c1', 'said': 'Half of it.', 'notes': [1]}
+    """
+    for name, value in delta.items():
+        if value is not None and value != "":
+            known[name] = _grown(known.get(name), value, is_text=name in texts)
+
+
+def _grown(before: Any, value: Any, *, is_text: bool) -> Any:
+    if isinstance(value, list):
+        if not isinstance(before, list):
+            return list(value)
+        before.extend(value)
+        return before
+    if is_text and isinstance(value, str) and isinstance(before, str):
+        return before + value
+    return value if before in (None, "") else before
 
 
 def error_code(error: Any) -> str:

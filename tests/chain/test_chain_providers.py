@@ -49,8 +49,8 @@ def normalized(ai: AIMessage, *results: ToolMessage, template: str = OPENAI) -> 
         ("{r:5:d}-{r:4:l}", r"[0-9]{5}-[a-z]{4}"),
         ("{r:6:u}{r:6:a}", r"[A-Z]{6}[A-Za-z]{6}"),
         ("{r:8:h}.{r:8:H}", r"[0-9a-f]{8}\.[0-9A-F]{8}"),
-        ("{f}_{r:6:hex}", r"search_[0-9a-f]{6}"),
-        ("[{r:6:base62}]", r"\[[0-9A-Za-z]{6}\]"),
+        ("{f}_{r:6:h}", r"search_[0-9a-f]{6}"),
+        ("[{r:6:b}]", r"\[[0-9A-Za-z]{6}\]"),
     ],
 )
 def test_new_ids_have_the_form(template: Any, form: str) -> None:

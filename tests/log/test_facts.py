@@ -190,16 +190,6 @@ async def test_a_kind_that_an_older_version_would_misread_makes_it_refuse(
         await chat.list_messages()
 
 
-def test_an_entry_from_before_the_first_release_is_no_damage() -> None:
-    """What was a field of its own is refused as another form, where it would be ignored else."""
-    at = datetime(2026, 11, 28, tzinfo=UTC)
-    document = entry_document("conv", Entry(1, at, (), Totals(entries=1, updated_at=at)))
-    assert not entry_from(document).facts
-    for former in ("event", "branch", "standing", "rewound", "items", "claimant"):
-        with pytest.raises(SchemaVersionError, match="before the first release"):
-            entry_from({**document, former: []})
-
-
 def test_facts_of_a_wrong_type_are_damage() -> None:
     """Whatever stands where the facts of an entry should be, the error names the entry."""
     at = datetime(2026, 11, 28, tzinfo=UTC)
