@@ -102,7 +102,6 @@ def normalize_messages(
     batch: MessageBatch,
     *,
     key: str | None = None,
-    start: int = 0,
     new_id: Callable[[], str] = _random_id,
 ) -> list[BaseMessage]:
     """Return the batch as whole LangChain messages, each with an id of its own, or raise and change nothing.
@@ -111,8 +110,8 @@ def normalize_messages(
     becomes a message, or several, see ``formats``. Ids are assigned last, once the whole batch is valid. They are also
     set on the caller's messages and chunks, so appending the same objects again writes nothing twice.
 
-    With a ``key``, missing ids are derived from it and the index in the batch, which begins with ``start``: a batch
-    made again from the same request gets the same ids. Else ``new_id`` makes them.
+    With a ``key``, missing ids are derived from it and the index in the batch: a batch made again from the same request
+    gets the same ids. Else ``new_id`` makes them.
 
     Raises:
         InvalidMessageError: An item is not a message that can be stored; names its index and field.
@@ -127,21 +126,20 @@ def normalize_messages(
         >>> answer.tool_calls
         [{'name': 'search', 'args': {}, 'id': 'c1', 'type': 'tool_call'}]
     """
-    return whole_messages(items_of(batch), key=key, start=start, new_id=new_id)
+    return whole_messages(items_of(batch), key=key, new_id=new_id)
 
 
 def whole_messages(
     items: list[Item],
     *,
     key: str | None = None,
-    start: int = 0,
     new_id: Callable[[], str] = _random_id,
 ) -> list[BaseMessage]:
     """Convert the items that `items_of` returned, as `normalize_messages` does: one message for each item."""
     if key is not None and (problem := id_problem(key)):
         raise InvalidInputError(f"key {problem}")
     messages = [_message(item.value, index=item.position) for item in items]
-    ids = _ids(items, key=key, start=start, new_id=new_id)
+    ids = _ids(items, key=key, new_id=new_id)
     for message, item, message_id in zip(messages, items, ids, strict=True):
         if getattr(message, "id", None) is not message_id:
             message.id = message_id
@@ -228,7 +226,7 @@ def _from_chunk(chunk: BaseMessage) -> BaseMessage:
     return with_invalid_calls(whole) if isinstance(whole, AIMessage) else whole
 
 
-def _ids(items: list[Item], *, key: str | None, start: int, new_id: Callable[[], str]) -> list[str]:
+def _ids(items: list[Item], *, key: str | None, new_id: Callable[[], str]) -> list[str]:
     """Return one unique id for each item: its own, one derived from ``key`` or a new one."""
     ids: list[str] = []
     first_index: dict[str | int, int] = {}
@@ -238,7 +236,7 @@ def _ids(items: list[Item], *, key: str | None, start: int, new_id: Callable[[],
             getattr(item, "id", None) if is_message else cast("Mapping[str, Any]", item).get("id")
         )
         if message_id is None or (message_id == "" and _is_reply(item)):
-            message_id = new_id() if key is None else _derived_id(start + position, key)
+            message_id = new_id() if key is None else _derived_id(position, key)
         if problem := id_problem(message_id):
             raise InvalidMessageError(problem, index=index, field="id")
         # An object has only one id, so an object without an id must not be in the batch twice either.

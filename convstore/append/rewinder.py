@@ -38,28 +38,17 @@ Reselect = Callable[[Snapshot], Awaitable[None]]
 
 
 class PlannedChange(NamedTuple):
-    """A change of the active messages, and the log that it was made for.
-
-    Attributes:
-        log: The log.
-        change: The change; None if nothing is to be changed.
-        may_have_summaries: False if the log never had a summary.
-    """
+    """A change of the active messages, None if nothing is to be changed, and the log that it was made for."""
 
     log: Snapshot
     change: Change | None
-    may_have_summaries: bool
 
 
 _Plan = Callable[[], Awaitable[PlannedChange]]
 
 
 class Rewinder:
-    """Changes the set of active messages of a conversation.
-
-    Attributes:
-        reselect: Makes the longest summary of active messages the current one.
-    """
+    """Changes the set of active messages of a conversation."""
 
     def __init__(self, ends: LogEndReader, refresher: HeadRefresher, reselect: Reselect) -> None:
         reader = ends.reader
@@ -69,7 +58,7 @@ class Rewinder:
         self._cache = reader.cache
         self._clock = reader.clock
         self._refresher = refresher
-        self.reselect = reselect
+        self._reselect = reselect
 
     async def rewind(self, scope: Scope, message_id: str) -> int:
         """Rewind a message or an item and all after it; see `Conversation.rewind`."""
@@ -81,14 +70,14 @@ class Rewinder:
             raise UnknownMessageError(message_id)
 
         async def plan() -> PlannedChange:
-            log, may_have_summaries = await self._fresh(cached)
+            log = await self._fresh(cached)
             change = None
             if not rows:
                 change = await self._to_item(log, message_id)
             elif log.active.has(rows[message_id].message.ordinal):
                 row = rows[message_id]
                 change = await self._to(log, row.message.ordinal, row=row)
-            return PlannedChange(log, change, may_have_summaries)
+            return PlannedChange(log, change)
 
         before, after = await self.append(cached, plan)
         return before.active - after.active
@@ -155,12 +144,12 @@ class Rewinder:
 
         async def plan() -> PlannedChange:
             nonlocal restored
-            log, may_have_summaries = await self._fresh(cached)
+            log = await self._fresh(cached)
             rewinds = log.active
             undo = log.active.undo
             is_done = rewinds.has(ordinal) if ordinal else not undo
             if is_done:
-                return PlannedChange(log, None, may_have_summaries)
+                return PlannedChange(log, None)
             before = Totals()
             if undo > 1:
                 before = (await self._log.entry(cached.conversation, undo - 1)).totals
@@ -186,7 +175,7 @@ class Rewinder:
                 undo=earlier.undo,
                 facts=_facts(standing, cuts),
             )
-            return PlannedChange(log, change, may_have_summaries)
+            return PlannedChange(log, change)
 
         before, after = await self.append(cached, plan)
         return restored if after is not before else 0
@@ -249,18 +238,23 @@ class Rewinder:
             counter=entry.totals.counter,
         )
 
-    async def fresh_tail(self, cached: CachedConversation) -> tuple[Totals, bool]:
+    async def fresh_tail(self, cached: CachedConversation) -> Totals:
         """Return the totals of the log as it is stored, whatever is cached: a backup may have been restored.
 
-        Also False if the log never had a summary. One command.
+        One command.
         """
-        return await self._states.last_totals(cached.conversation)
+        tail, cached.may_have_summaries = await self._states.last_totals(cached.conversation)
+        return tail
 
-    async def _fresh(self, cached: CachedConversation) -> tuple[Snapshot, bool]:
-        """Return the log as it is stored, and False if it never had a summary. Two round trips."""
-        tail, may_have_summaries = await self.fresh_tail(cached)
-        log = await self._reader.snapshot(cached, tail, known=NO_REWINDS)
-        return log, may_have_summaries
+    async def _fresh(self, cached: CachedConversation) -> Snapshot:
+        """Return the log as it is stored. Two round trips."""
+        tail = await self.fresh_tail(cached)
+        return await self._reader.snapshot(cached, tail, known=NO_REWINDS)
+
+    async def reselect(self, cached: CachedConversation, end: Totals) -> None:
+        """Make the longest summary of active messages the current one. No command if the log never had one."""
+        if cached.may_have_summaries:
+            await self._reselect(await self._reader.snapshot(cached, end))
 
     async def append(self, cached: CachedConversation, plan: _Plan) -> tuple[Totals, Totals]:
         """Append the change that `plan` returns for a fresh log; return totals before and after.
@@ -277,13 +271,12 @@ class Rewinder:
 
     async def _append_once(self, cached: CachedConversation, plan: _Plan) -> tuple[Totals, Totals]:
         """Append a change once; raise SlotTaken if another writer was faster."""
-        log, change, may_have_summaries = await plan()
+        log, change = await plan()
         tail = log.tail
         if change is None:
             if tail.entries:  # an earlier call may have failed after its insert
                 await self._refresher.catch_up(cached, tail)
-            if tail.entries and may_have_summaries:
-                await self.reselect(log)
+                await self.reselect(cached, tail)
             return tail, tail
         entry = rewind_entry(
             tail, log.active, change, at=self._clock.now(), link=self._clock.link()
@@ -293,9 +286,8 @@ class Rewinder:
         if entry.number <= acknowledged:  # the number was taken before: a backup was restored
             self._cache.forget(cached)
         self._cache.confirm(cached, entry.totals)
-        cached.follow(active := log.active.after(entry))
-        if may_have_summaries:
-            await self.reselect(Snapshot(cached, entry.totals, active))
+        cached.follow(log.active.after(entry))
+        await self.reselect(cached, entry.totals)
         return tail, entry.totals
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
@@ -92,7 +92,6 @@ def page_source(
 
 
 _MAX_PAGE = 1_000
-_UNKNOWN = dict[int, str]()
 
 
 class Records:
@@ -157,22 +156,14 @@ class Records:
             return await self.listed(log, rows, full=full)
 
     async def listed(
-        self,
-        log: Snapshot,
-        rows: Sequence[Row],
-        *,
-        full: bool,
-        questions: Mapping[int, str] = _UNKNOWN,
+        self, log: Snapshot, rows: Sequence[Row], *, full: bool
     ) -> list[StoredMessage]:
-        """Return messages as listings show them, in full or as views show them.
-
-        `questions` are the ids of questions by their ordinals, as far as they are known.
-        """
+        """Return messages as listings show them, in full or as views show them."""
         stored = [row.message for row in rows]
         cached = log.cached
         messages = await self.reader.decode_all(cached, stored, whole=full)
         annotations = await self._annotator.of(cached, [message.ordinal for message in stored])
-        ids = await self._question_ids(log, stored, questions)
+        ids = await self._question_ids(log, stored)
         return [
             StoredMessage(
                 ordinal=item.ordinal,
@@ -189,15 +180,15 @@ class Records:
         ]
 
     async def _question_ids(
-        self, log: Snapshot, messages: Sequence[EntryMessage], known: Mapping[int, str]
-    ) -> Mapping[int, str]:
+        self, log: Snapshot, messages: Sequence[EntryMessage]
+    ) -> dict[int, str]:
         """Return the ids of the questions of messages, by their ordinals; one round trip for those not among them."""
         ids = {message.ordinal: message.id for message in messages if message.begins_turn}
         wanted = {turn_shown(message, log) for message in messages}
-        missing = wanted - ids.keys() - known.keys() - {0}
+        missing = wanted - ids.keys() - {0}
         with suppress(CorruptDocumentError):  # the rest of the log stays readable
             ids |= await self.reader.log.ids_at(log.cached.conversation, missing)
-        return {**known, **ids}
+        return ids
 
     async def _rows(
         self, cached: CachedConversation, given: dict[str, int], limit: int, *, everything: bool

@@ -173,7 +173,7 @@ class Turns:
             start: Number of the entry to begin with; 0 to look it up.
         """
         held = list[StoredTurn]()
-        start = start or await self._entry_with(log, after + 1)
+        start = start or await self._reader.entry_with(log.cached, after + 1)
         async with aclosing(self._reader.batches(log, start=start, at_once=at_once)) as batches:
             async for entries in batches:
                 rest, turns = split(entries)
@@ -257,19 +257,10 @@ class Turns:
             end = start
             at_once = grown(at_once)
 
-    async def _entry_with(self, log: Snapshot, ordinal: int) -> int:
-        """Return the number of the entry of a message, 1 if there is none."""
-        if ordinal <= 1:
-            return 1
-        found = await self._reader.log.entries_around(
-            log.cached.conversation, before=ordinal + 1, limit=1
-        )
-        return found[0].number if found else 1
-
     async def _end_of_turn(self, log: Snapshot, before: int, at_once: int) -> int:
         """Return the number after the last entry with messages of the last turn that begins before an ordinal."""
         if before <= log.tail.messages:
-            start = await self._entry_with(log, before)
+            start = await self._reader.entry_with(log.cached, before)
             async with aclosing(self._reader.batches(log, start=start, at_once=at_once)) as batches:
                 async for entries in batches:
                     for entry in entries:

@@ -74,15 +74,11 @@ async def newest_first(
 
 
 async def in_order(
-    reader: LogReader, snapshot: Snapshot, *, after: int, at_once: int, start: int = 0
+    reader: LogReader, snapshot: Snapshot, *, after: int, at_once: int
 ) -> AsyncGenerator[Row, None]:
-    """Yield the active messages after an ordinal, in order; `start` is the number of their first entry, if known."""
-    if after and not start:
-        found = await reader.log.entries_around(
-            snapshot.cached.conversation, before=after + 2, limit=1
-        )
-        start = found[0].number if found else 1
-    async with aclosing(reader.batches(snapshot, start=start or 1, at_once=at_once)) as batches:
+    """Yield the active messages after an ordinal, in order."""
+    start = await reader.entry_with(snapshot.cached, after + 1)
+    async with aclosing(reader.batches(snapshot, start=start, at_once=at_once)) as batches:
         async for entries in batches:
             for row in rows_of(entries):
                 if row.message.ordinal > after:

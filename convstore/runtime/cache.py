@@ -97,6 +97,7 @@ class CachedConversation:
         system: The leading system messages.
         revision: The highest revision of the state that was seen.
         state: The document of the state as it was read last, and the state.
+        may_have_summaries: False if the log had never had a summary when the state was read last.
         payloads: Immutable payloads that this store appended or showed, by message id.
         payload_size: The memory that they take.
         end: The last entries of the log as loads have read them; None during a load.
@@ -118,6 +119,7 @@ class CachedConversation:
     system: LeadingSystem | None = None
     revision: int = 0
     state: tuple[Mapping[str, Any], State] | None = None
+    may_have_summaries: bool = True
     payloads: Mapping[str, CachedPayload] = field(default_factory=dict)
     payload_size: int = 0
     end: LoadedEnd | None = None
@@ -147,11 +149,6 @@ class CachedConversation:
         """
         loop = asyncio.get_running_loop()
         return self.locks.get(loop) or self.locks.setdefault(loop, asyncio.Lock())
-
-    @property
-    def has_summaries(self) -> bool:
-        """True if the log had a summary when the state was read last."""
-        return self.state is not None and bool(self.state[1].newest)
 
     @property
     def key(self) -> tuple[Scope, str]:

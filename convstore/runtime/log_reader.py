@@ -22,6 +22,7 @@ from convstore.exceptions import (
     BrokenLogError,
     ConversationDeletedError,
     CorruptDocumentError,
+    InvalidInputError,
     MessageRewoundError,
     StoreUnavailableError,
     UnknownMessageError,
@@ -213,14 +214,37 @@ class LogReader:
         return found
 
     async def find_message(
-        self, scope: Scope, message_id: str, *, begins_turn: bool = False
+        self, scope: Scope, message_id: str
     ) -> tuple[CachedConversation, StoredMessageRow]:
-        """Return a conversation and one of its messages; an UnknownMessageError without it, perhaps for a question."""
+        """Return a conversation and one of its messages; an UnknownMessageError without it."""
         cached = await self.find(scope)
         rows = await self.messages_by_id(cached, [message_id]) if cached else {}
         if cached is None or not rows:
-            raise UnknownMessageError(message_id, begins_turn=begins_turn)
+            raise UnknownMessageError(message_id)
         return cached, rows[message_id]
+
+    async def find_question(
+        self, scope: Scope, turn_id: str
+    ) -> tuple[CachedConversation, StoredMessageRow]:
+        """Return a conversation and the question of one of its turns.
+
+        Raises:
+            UnknownMessageError: The log does not have it.
+            InvalidInputError: The message with this id is no question.
+        """
+        try:
+            cached, row = await self.find_message(scope, turn_id)
+        except UnknownMessageError:
+            raise UnknownMessageError(turn_id, begins_turn=True) from None
+        check_question(row)
+        return cached, row
+
+    async def entry_with(self, cached: CachedConversation, ordinal: int) -> int:
+        """Return the number of the entry of a message, 1 if there is none. At most one command."""
+        if ordinal <= 1:
+            return 1
+        found = await self.log.entries_around(cached.conversation, before=ordinal + 1, limit=1)
+        return found[0].number if found else 1
 
     async def newest_results(
         self, log: Snapshot, *, before: int = _END, limit: int, tools_only: bool = False
@@ -477,6 +501,14 @@ class LogReader:
                     yield cached, entry
         if not await self._is_current(cached):
             raise ConversationDeletedError(_DELETED)
+
+
+def check_question(row: StoredMessageRow) -> None:
+    """Raise an InvalidInputError if a message is no question."""
+    if not row.message.begins_turn:
+        raise InvalidInputError(
+            f"message {row.message.id!r} is no question, so no turn begins with it"
+        )
 
 
 def grown(at_once: int) -> int:

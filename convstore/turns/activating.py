@@ -22,7 +22,6 @@ from convstore.log.facts.standing import (
     left_place,
 )
 from convstore.log.rewind import NO_REWINDS, Change
-from convstore.mongo.log import StoredMessageRow
 from convstore.mongo.parallel import together
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
@@ -81,13 +80,13 @@ class Activator:
     ) -> PlannedChange:
         known = cached.entries
         while True:
-            (tail, may_have_summaries), wanted = await together(
+            tail, wanted = await together(
                 self._rewinder.fresh_tail(cached), self._wanted(cached, turn_id, variant)
             )
             changed_at = wanted.changes[0].number if wanted.changes else 0
             if changed_at <= tail.entries == known:
                 log, change = await self._change(cached, tail, wanted)
-                return PlannedChange(log, change, may_have_summaries)
+                return PlannedChange(log, change)
             # the changes of the place may have been read before or after the end of the log moved
             known = tail.entries
 
@@ -99,22 +98,17 @@ class Activator:
             ordinal = ordinals[turn_id]
             changes = await self._changes(cached, place)
         else:
-            row, changes = await together(
-                self._question(cached, turn_id), self._changes(cached, place)
+            (_, row), changes = await together(
+                self._reader.find_question(cached.scope, turn_id), self._changes(cached, place)
             )
             ordinal = row.message.ordinal
         if not changes:
-            row = row or await self._question(cached, turn_id)
+            if row is None:
+                _, row = await self._reader.find_question(cached.scope, turn_id)
             place = place_of(row)
         if place != turn_id:
             changes = await self._changes(cached, place)
         return _Wanted(turn_id, variant, ordinal, place, changes)
-
-    async def _question(self, cached: CachedConversation, turn_id: str) -> StoredMessageRow:
-        rows = await self._reader.messages_by_id(cached, [turn_id])
-        if not rows:
-            raise UnknownMessageError(turn_id, begins_turn=True)
-        return rows[turn_id]
 
     async def _changes(self, cached: CachedConversation, place: str) -> list[Entry]:
         """Return the newest entries that changed a place, newest first. One command."""

@@ -76,7 +76,6 @@ class HeldTurn:
         lock: Serialises the appends of one worker, such as parallel results.
         sharing: "borrows" if the lease is that of another turn, on which its holder works, too; "lends" for that one.
         may_be_superseded: A run of a framework goes on with its own turn though a later question was asked.
-        may_have_summaries: False if the log had never had a summary when the lease was taken.
     """
 
     scope: Scope
@@ -100,7 +99,6 @@ class HeldTurn:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     sharing: Literal["", "lends", "borrows"] = ""
     may_be_superseded: bool = False
-    may_have_summaries: bool = True
 
     @property
     def key(self) -> str:

@@ -152,7 +152,6 @@ class TurnKeeper:
         conversation, taken = await take(seconds=0.0 if busy == "raise" else seconds)
         lapsed = taken.lease
         held = HeldTurn.of(scope, conversation, lease.owner, lease.turn)
-        held.may_have_summaries = taken.may_have_summaries
         try:
             if lapsed:
                 await self._writer.append(
@@ -182,7 +181,6 @@ class TurnKeeper:
         is_answer = lapsed.variant not in ("", lapsed.turn)
         asked = VariantRequest(lapsed.variant) if is_answer else None
         held = HeldTurn.of(successor.scope, successor.conversation, successor.owner, lapsed.turn)
-        held.may_have_summaries = successor.may_have_summaries
         try:
             await self._enter(held, (), asked)
         except InvalidInputError:  # its question was rewound
@@ -218,6 +216,7 @@ class TurnKeeper:
                 await begin()
                 continue
             if taken.is_taken:
+                cached.may_have_summaries = taken.may_have_summaries
                 return cached.conversation, taken
             if taken.lease is None:  # it was given back meanwhile
                 continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from convstore.exceptions import InvalidInputError, UnknownMessageError
+from convstore.exceptions import UnknownMessageError
 from convstore.log.branch import Branch
 from convstore.log.entry import Totals
 from convstore.log.turn_record import TurnRecord
@@ -65,12 +65,8 @@ class TurnRecordReader:
         Raises:
             UnknownMessageError: The log does not have its question, or it was rewound.
         """
-        cached, row = await self._reader.find_message(scope, turn_id, begins_turn=True)
+        cached, row = await self._reader.find_question(scope, turn_id)
         log = await self._reader.snapshot(cached)
-        if not row.message.begins_turn:
-            raise InvalidInputError(
-                f"message {turn_id!r} is no question, so no turn begins with it"
-            )
         if not log.active.has(row.message.ordinal):
             raise UnknownMessageError(turn_id, begins_turn=True)
         stored = await self._turns.stored(log, row.message.ordinal, start=row.entry.number)

@@ -36,7 +36,7 @@ from convstore.mongo.log import StoredMessageRow
 from convstore.mongo.parallel import together
 from convstore.mongo.turn_leases import TurnLease
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.log_reader import LogReader, Snapshot
+from convstore.runtime.log_reader import LogReader, Snapshot, check_question
 from convstore.runtime.places import Place, place_at, place_of, standing_at
 from convstore.turns.record_reader import FoundTurn
 from convstore.values.scope import Scope, check_id, check_number
@@ -67,27 +67,13 @@ class Variants:
         self.writer = writer
         self._rewinder = rewinder
 
-    async def _question(
-        self, scope: Scope, turn_id: str
-    ) -> tuple[CachedConversation, StoredMessageRow]:
-        """Return the conversation and the question of a turn. One command.
-
-        Raises:
-            UnknownMessageError: The log does not have its question.
-        """
-        cached = await self._reader.find(scope)
-        if cached is None:
-            raise UnknownMessageError(turn_id, begins_turn=True)
-        rows = await self._reader.messages_by_id(cached, [turn_id])
-        return cached, _checked(turn_id, rows.get(turn_id))
-
     async def _place(self, scope: Scope, turn_id: str, log: Snapshot | None = None) -> Place:
         """Return the place of a turn, now or as of a log that was read. Three commands, rarely five.
 
         Raises:
             UnknownMessageError: The log does not have its question.
         """
-        cached, question = await self._question(scope, turn_id)
+        cached, question = await self._reader.find_question(scope, turn_id)
         log = log or await self._reader.snapshot(cached)
         return await place_at(self._reader, log, question)
 
@@ -170,11 +156,11 @@ class Variants:
                 break
         return found
 
-    async def reselect(self, scope: Scope, end: Totals, *, may_have_summaries: bool) -> None:
+    async def reselect(self, scope: Scope, end: Totals) -> None:
         """Make the longest summary of active messages the current one, after a variant has become active."""
         cached = await self._reader.find(scope)
-        if cached and (may_have_summaries or cached.has_summaries):
-            await self._rewinder.reselect(await self._reader.snapshot(cached, end))
+        if cached:
+            await self._rewinder.reselect(cached, end)
 
     async def enter(self, scope: Scope, turn_id: str, asked: VariantRequest) -> FoundTurn:
         """Begin a variant, or return what the log has of it; raises as `begin` and `read` do."""
@@ -215,7 +201,7 @@ class Variants:
     async def _place_and_variant(
         self, log: Snapshot, turn_id: str, variant: str
     ) -> tuple[Place, list[Entry]]:
-        """Return the place of a turn, and the entries of a variant there, as of a log; raises as `_question` does.
+        """Return the place of a turn, and the entries of a variant there, as of a log; raises as `find_question` does.
 
         Two commands in one round trip; twice for an edited question.
         """
@@ -227,13 +213,13 @@ class Variants:
             standing_at(self._reader, log, turn_id),
         )
         if row is None:  # a new primary may not show it yet
-            _, row = await self._question(cached.scope, turn_id)
-        question = _checked(turn_id, row)
-        if (first := place_of(question)) != turn_id:
+            _, row = await self._reader.find_question(cached.scope, turn_id)
+        check_question(row)
+        if (first := place_of(row)) != turn_id:
             return await together(
-                place_at(self._reader, log, question), self._entries(log, first, [variant])
+                place_at(self._reader, log, row), self._entries(log, first, [variant])
             )
-        place = await place_at(self._reader, log, question, standing)
+        place = await place_at(self._reader, log, row, standing)
         return place, [entry for entry in entries if entry.number <= log.tail.entries]
 
     async def _begin(self, place: Place, turn_id: str, asked: VariantRequest) -> FoundTurn:
@@ -447,15 +433,6 @@ class Variants:
         return {
             event.variant for event in events if event and event.first_turn == place.standing.place
         }
-
-
-def _checked(turn_id: str, row: StoredMessageRow | None) -> StoredMessageRow:
-    """Return the question of a turn; raise an error if there is none."""
-    if row is None:
-        raise UnknownMessageError(turn_id, begins_turn=True)
-    if not row.message.begins_turn:
-        raise InvalidInputError(f"message {turn_id!r} is no question, so no turn begins with it")
-    return row
 
 
 def _is_closed(log: Snapshot, own: Sequence[Entry]) -> bool:

@@ -202,10 +202,7 @@ class Watcher:
             return told.log.tail.entries + 1
         outline = await self._turns.outline(log.cached.scope, before=None, limit=1)
         first = min([told.last + 1, *(turn.first for turn in outline)])
-        found = await self._reader.log.entries_around(
-            log.cached.conversation, before=first + 1, limit=1
-        )
-        return found[0].number if found else 1
+        return await self._reader.entry_with(log.cached, first)
 
     async def _state(self, seen: _Seen, told: _Told) -> TurnState | None:
         """Return the state of the last turn, or of what is to replace an answer or a question since then."""

@@ -156,9 +156,7 @@ class TurnWriter:
             is_shown = BRANCH.of(written.entry) is None
             held.branch = None if is_shown else branch.after(written.entry)
             if is_shown:
-                await self._variants.reselect(
-                    held.scope, written.totals, may_have_summaries=held.may_have_summaries
-                )
+                await self._variants.reselect(held.scope, written.totals)
         return written
 
     async def reserve(self, held: HeldTurn, number: int) -> range:

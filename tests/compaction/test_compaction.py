@@ -1292,7 +1292,7 @@ async def test_a_summary_of_rewound_messages_is_not_shown() -> None:
     """The process that rewound them may have been killed before it selected the earlier summary."""
     chat = await six_turns(ScriptedWriter(_nothing))
     assert (await chat.compact()).status == "done"
-    (await host_of(chat).services()).rewinder.reselect = lambda *_values, **_options: _nothing()
+    (await host_of(chat).services()).rewinder._reselect = lambda *_values, **_options: _nothing()
     await chat.rewind(before_id="q2")
     history = await chat.load_history()
     assert history.summary is None
