@@ -19,6 +19,7 @@ from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import Snapshot
 from convstore.runtime.retrying import Outrun, until_written
 from convstore.values.models import Summary
+from convstore.values.plain import shown_value
 from convstore.values.scope import Scope
 
 
@@ -58,7 +59,8 @@ class SummaryHistory:
         record = next((kept for kept in committed if kept.version == version), None)
         if record is None or cached is None:
             raise InvalidInputError(
-                f"this conversation has no summary {version!r}; summaries() lists all versions"
+                f"this conversation has no summary {shown_value(version)}; summaries() lists all "
+                "versions"
             )
         async with self._reader.reading(cached):
             entries = await self._reader.entries(cached, start=1, before=record.entry + 1)

@@ -290,9 +290,9 @@ class Conversation:
             raise InvalidInputError(
                 f"variant is one of chat.variants(turn_id), not {type(variant).__name__}"
             )
-        await (await self._services()).activator.activate(
-            self._scope, variant.turn_id, variant.variant_id
-        )
+        turn_id = check_id(variant.turn_id, name="variant.turn_id")
+        variant_id = check_id(variant.variant_id, name="variant.variant_id")
+        await (await self._services()).activator.activate(self._scope, turn_id, variant_id)
 
     async def stop(self, turn_id: str) -> bool:
         """Stop a turn, from any worker: what was said so far is its answer. Returns True if it is stopped, for good.

@@ -160,11 +160,6 @@ class LoggedTurn:
         return [] if self.over else [call for call in self._open.values() if self._is_refused(call)]
 
     @property
-    def said(self) -> EntryMessage | None:
-        """The last AI message that a model wrote; None without one."""
-        return self._said
-
-    @property
     def undecided(self) -> list[LoggedCall]:
         """The calls without a result that wait for a person's decision, in order."""
         return [] if self.over else [call for call in self._open.values() if self._waits(call)]

@@ -56,6 +56,7 @@ from convstore.mongo.keys import (
 )
 from convstore.mongo.totals_documents import totals_from
 from convstore.mongo.versions import check_version, stamped
+from convstore.values.plain import shown_value
 from convstore.values.scope import parent_scope, root_scope
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
@@ -501,5 +502,5 @@ def _read_cursor(cursor: str) -> tuple[datetime, str]:
         return _EPOCH + timedelta(milliseconds=int(millis)), key
     except (AttributeError, ValueError, OverflowError, binascii.Error) as error:
         raise InvalidCursorError(
-            f"{cursor!r} is not a cursor of this call; start again without a cursor"
+            f"{shown_value(cursor)} is not a cursor of this call; start again without a cursor"
         ) from error

@@ -55,6 +55,7 @@ from convstore.sources.naming import named_fields
 from convstore.sources.places import read_item
 from convstore.sources.source import read_ids
 from convstore.values.models import Source, SourcePage
+from convstore.values.plain import shown_value
 from convstore.values.scope import Scope
 
 _MAX_SUGGESTED = 5
@@ -125,7 +126,7 @@ class Pager:
             page = await self._page(cached, request, passages, room=request.characters)
             if page is None:
                 raise InvalidCursorError(
-                    f"{str(request.cursor)[:50]!r} is not a cursor of this call; start again "
+                    f"{shown_value(request.cursor)} is not a cursor of this call; start again "
                     "without a cursor"
                 )
             return self._source_page(cached, page, named.missing, request)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import wraps
@@ -59,6 +61,17 @@ def age(at: datetime, now: datetime) -> str:
         if seconds >= 2 * size or (seconds >= size and unit != "days"):
             return f"{seconds // size} {unit}"
     return f"{seconds} s"
+
+
+def shown_value(value: object) -> str:
+    """Return a value as an error shows it: its beginning and end if it is long or deep, however it was made.
+
+    >>> shown_value({"$ne": ""}), shown_value("x" * 99), shown_value(10**5_000)
+    ("{'$ne': ''}", "'xxxxxxxxxxxx...xxxxxxxxxxxxx'", 'a value of type int')
+    """
+    with suppress(ValueError):  # more digits than Python writes
+        return reprlib.repr(value)
+    return f"a value of type {type(value).__name__}"
 
 
 def role_of(message_type: str) -> str:

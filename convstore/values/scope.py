@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 from uuid import UUID
 
 from convstore.exceptions import InvalidInputError, InvalidScopeError, TooManyIdsError
-from convstore.values.plain import part_of
+from convstore.values.plain import part_of, shown_value
 
 Scope = tuple[tuple[str, str], ...]
 """A checked scope: pairs of key and value in the order of the store's keys."""
@@ -65,12 +65,9 @@ def check_choice(value: object, *choices: str | bool | None, name: str) -> None:
         *first, last = [
             f'"{choice}"' if isinstance(choice, str) else repr(choice) for choice in choices
         ]
-        shown = (
-            f"{value!r:.80}"
-            if isinstance(value, str | int | float | None)
-            else f"of type {type(value).__name__}"
+        raise InvalidInputError(
+            f"{name} must be {', '.join(first)} or {last}, not {shown_value(value)}"
         )
-        raise InvalidInputError(f"{name} must be {', '.join(first)} or {last}, not {shown}")
 
 
 def check_names(names: Iterable[str], *, name: str) -> frozenset[str]:
@@ -82,7 +79,7 @@ def check_names(names: Iterable[str], *, name: str) -> frozenset[str]:
     found = None if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
     if found is None or not all(isinstance(part, str) for part in found):
         raise InvalidInputError(
-            f"{name} must be a collection of tool names, each a str, not {names!r}"
+            f"{name} must be a collection of tool names, each a str, not {shown_value(names)}"
         )
     return frozenset(found)
 
@@ -91,7 +88,9 @@ def check_field_names(names: Sequence[str], *, name: str) -> tuple[str, ...]:
     """Return the names of some fields in their order; raise an InvalidInputError for anything else, such as a text."""
     is_list = isinstance(names, list | tuple)
     if not is_list or not all(isinstance(part, str) for part in names):
-        raise InvalidInputError(f"{name} must be a list of names, each a str, not {names!r}")
+        raise InvalidInputError(
+            f"{name} must be a list of names, each a str, not {shown_value(names)}"
+        )
     return tuple(dict.fromkeys(names))
 
 
@@ -103,7 +102,7 @@ def check_number(value: int, *, name: str, minimum: int, maximum: int | None = N
     """
     if type(value) is not int or value < minimum or (maximum is not None and value > maximum):
         bounds = f"from {minimum}" if maximum is None else f"from {minimum} to {maximum}"
-        raise InvalidInputError(f"{name} must be a whole number {bounds}, not {value!r}")
+        raise InvalidInputError(f"{name} must be a whole number {bounds}, not {shown_value(value)}")
     return value
 
 
@@ -118,11 +117,11 @@ def check_scope_keys(keys: Sequence[str]) -> tuple[str, ...]:
         if type(key) is not str or not key.isidentifier() or key in _RESERVED:
             raise InvalidScopeError(
                 "a scope key must be a Python name other than "
-                f"{', '.join(sorted(_RESERVED))}, not {key!r}"
+                f"{', '.join(sorted(_RESERVED))}, not {shown_value(key)}"
             )
     if not 1 <= len(names) <= _MAX_KEYS or len(set(names)) != len(names):
         raise InvalidScopeError(
-            f"scope_keys must be 1 to {_MAX_KEYS} different names, not {keys!r}"
+            f"scope_keys must be 1 to {_MAX_KEYS} different names, not {shown_value(keys)}"
         )
     return names
 
@@ -132,7 +131,8 @@ def check_listing(keys: Sequence[str], listing: Sequence[str]) -> tuple[str, ...
     names = () if isinstance(listing, str) else tuple(listing)
     if not names or len(set(names)) != len(names) or not set(names) <= set(keys):
         raise InvalidScopeError(
-            f"a listing names some of this store's scope keys, {', '.join(keys)}, not {listing!r}"
+            f"a listing names some of this store's scope keys, {', '.join(keys)}, not "
+            f"{shown_value(listing)}"
         )
     return names
 
@@ -205,7 +205,7 @@ def _check_path(path: Any) -> str:
     )
     if not is_made or not 1 <= len(steps) <= _MAX_DEPTH:
         raise InvalidScopeError(
-            f"path is that of a child, as `chat.child(...).scope` has it, not {path!r}"
+            f"path is that of a child, as `chat.child(...).scope` has it, not {shown_value(path)}"
         )
     return str(path)
 
@@ -236,7 +236,7 @@ def check_selection(
     """
     pairs = check_partial_scope(keys, values)
     if type(everything) is not bool:
-        raise InvalidInputError(f"everything must be True or False, not {everything!r}")
+        raise InvalidInputError(f"everything must be True or False, not {shown_value(everything)}")
     if everything == bool(pairs):
         raise InvalidInputError(
             "name scope values to select their conversations, or pass everything=True for all"

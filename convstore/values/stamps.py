@@ -28,11 +28,11 @@ _NOT_IN_VIEWS = frozenset({"compact"})
 _MAX_CHARACTERS = 4_000
 
 PROMPT_CHANGED = "prompt or tools changed"
-ANOTHER_MODEL = "another model"
-NOTHING_HELD = frozenset({PROMPT_CHANGED, ANOTHER_MODEL})
-"""Causes of a broken prompt cache with which not even the beginning of the messages held."""
-
 """Cause of a lost prompt cache that no view shows: the system prompt, or the tools, are others."""
+ANOTHER_MODEL = "another model"
+"""Cause of a lost prompt cache that no view shows: each model has a cache of its own."""
+NOTHING_HELD = frozenset({PROMPT_CHANGED, ANOTHER_MODEL})
+"""Causes of a lost prompt cache with which not even the beginning of the messages held."""
 MESSAGES_CHANGED = "earlier messages changed"
 """Cause of a lost prompt cache that no stamp shows: messages of the view before have another form."""
 TURNS_LEFT_OUT = "turns left out"

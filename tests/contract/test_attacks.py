@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,7 +20,13 @@ from scripted_agents import log_of
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, StoreUnavailableError
 from convstore.devserver import DevServer
-from convstore.exceptions import CorruptDocumentError, StoreClosedError, StoreError
+from convstore.exceptions import (
+    CorruptDocumentError,
+    InvalidCursorError,
+    InvalidInputError,
+    StoreClosedError,
+    StoreError,
+)
 from convstore.integration import host_of
 from convstore.mongo.log import Log
 from convstore.runtime import background, clock
@@ -442,3 +449,47 @@ async def test_the_same_batch_at_once_in_memory_is_written_once(
     assert (await chat.append(batch)).written == 0
     assert looks[0] >= 2
     assert [str(message.id) async for message in chat.messages(rewound=True)][1:] == ["a"]
+
+
+def _nested() -> list[Any]:
+    found: list[Any] = []
+    for _ in range(10_000):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize(
+    "value",
+    [_nested(), 10**5_000, "x" * 1_000_000, {"$ne": ""}],
+    ids=["nested", "digits", "long", "operator"],
+)
+async def test_an_error_about_any_value_is_short(
+    chat: Conversation, store: ConversationStore, value: Any
+) -> None:
+    """Quoting a value of many levels or digits failed, and a long one was quoted whole."""
+    await chat.append(rag_turn("What about seals?"))
+    asked: list[Callable[[], Awaitable[Any]]] = [
+        lambda: chat.reserve_source_ids(value),
+        lambda: chat.expand_summary(value),
+        lambda: anext(chat.items(after=value)),
+        lambda: chat.get_sources([1], cursor=value),
+        lambda: chat.decide("q", "c", value),
+        lambda: store.list_conversations(user_id="ada", cursor=value),
+        lambda: store.list_conversations(user_id="ada", limit=value),
+    ]
+    for ask in asked:
+        with pytest.raises((InvalidInputError, InvalidCursorError)) as caught:
+            await ask()
+        assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("id_", [{"$ne": ""}, "\ud800", ["q"], "x" * 1_000_000])
+@pytest.mark.parametrize("field", ["turn_id", "variant_id"])
+async def test_ids_of_an_unchecked_variant_are_checked(
+    chat: Conversation, field: str, id_: Any
+) -> None:
+    """An application that builds it from a request without validation gets our error, not one of the driver."""
+    await chat.append([HumanMessage("Hello", id="q"), AIMessage("Hi!")])
+    [variant] = await chat.variants("q")
+    with pytest.raises(InvalidInputError, match=f"variant.{field} must be"):
+        await chat.activate(variant.model_copy(update={field: id_}))

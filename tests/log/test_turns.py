@@ -128,6 +128,18 @@ def test_each_of_300_parallel_calls_has_its_result() -> None:
     assert not log.turn("q").without_result
 
 
+def test_each_of_300_calls_with_one_id_has_its_result() -> None:
+    """In the order of the calls; and a result of none of them is the result of none."""
+    log = Log()
+    log.append(HumanMessage("Orcas?", id="q"), calling("c1", *["a"] * 300))
+    log.append(ToolMessage("5", tool_call_id="b"), turn="q")
+    assert len(log.turn("q").without_result) == 300
+    log.append(*[ToolMessage("5", tool_call_id="a") for _ in range(299)], turn="q")
+    assert len(log.turn("q").without_result) == 1
+    log.append(ToolMessage("last", tool_call_id="a"), turn="q")
+    assert not log.turn("q").without_result
+
+
 def test_media_directly_after_a_result_belong_to_it() -> None:
     """Some providers take images of a tool in no other way; in an entry of its own an image is a question."""
     log = Log()
