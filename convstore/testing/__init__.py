@@ -18,7 +18,6 @@ from convstore.testing.appending import AppendContract
 from convstore.testing.application_state import ApplicationStateContract
 from convstore.testing.children import ChildContract
 from convstore.testing.compacting import CompactContract
-from convstore.testing.deciding import DecisionContract
 from convstore.testing.ending import EndContract
 from convstore.testing.fixtures import ContractFixtures
 from convstore.testing.forking import ForkContract
@@ -29,8 +28,6 @@ from convstore.testing.listing import ListContract
 from convstore.testing.loading import LoadContract
 from convstore.testing.long_texts import LongTextContract
 from convstore.testing.lossless import LosslessContract
-from convstore.testing.message_pages import MessagePageContract
-from convstore.testing.past_views import PastViewContract
 from convstore.testing.reading import ReadBackContract
 from convstore.testing.repairing import RepairContract
 from convstore.testing.resending import ResendContract
@@ -40,7 +37,6 @@ from convstore.testing.rewinding import RewindContract
 from convstore.testing.samples import rag_turn, same_messages
 from convstore.testing.sealing import SealContract
 from convstore.testing.searching import SearchContract
-from convstore.testing.searching_across import SearchAcrossContract
 from convstore.testing.sources import SourcesContract
 from convstore.testing.states import StateContract
 from convstore.testing.statistics import StatsContract
@@ -52,7 +48,7 @@ from convstore.testing.turn_variants import TurnVariantContract
 from convstore.testing.turn_writes import TurnWriteContract
 from convstore.testing.turns import TurnContract
 from convstore.testing.verifying import VerifyContract
-from convstore.testing.waiting_variants import WaitingVariantContract
+from convstore.testing.waiting import WaitingContract
 from convstore.testing.watching import WatchContract
 
 __all__ = ["StoreContract", "rag_turn", "same_messages"]
@@ -67,23 +63,19 @@ class StoreContract(
     ResendContract,
     LoadContract,
     LongTextContract,
-    PastViewContract,
     ReadBackContract,
-    MessagePageContract,
     SourcesContract,
     SearchContract,
     SealContract,
-    SearchAcrossContract,
     RewindContract,
     TurnContract,
     TurnSessionContract,
-    DecisionContract,
     TurnMessageContract,
     TurnResultContract,
     TurnWriteContract,
     TurnStreamContract,
     TurnVariantContract,
-    WaitingVariantContract,
+    WaitingContract,
     WatchContract,
     CompactContract,
     StateContract,

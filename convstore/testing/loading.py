@@ -1,4 +1,4 @@
-"""Tests of loading on a real driver: the view is valid, stable and small (promises 5, 6 and 7).
+"""Tests of loading on a real driver: the view is valid, stable and small, and can be built again (promises 5, 6 and 7).
 
 The rules themselves are tested without a database.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,13 +19,16 @@ from convstore.conversation import Conversation
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import check_pairing
 from convstore.store import ConversationStore
+from convstore.summarization import HeadTailSummarizer
 from convstore.testing.fixtures import NewStore
 from convstore.testing.samples import SHARED_FIXTURES, new_id, rag_turn, same_messages
-from convstore.values.policy import HistoryPolicy
+from convstore.values.policy import CompactionRule, HistoryPolicy
 from convstore.wire.history import History
 
 __all__ = ["LoadContract"]
 
+_RULE = CompactionRule(max_tokens_before_summary=200, max_summary_tokens=100, keep_last_turns=1)
+_POLICIES = (HistoryPolicy(max_tokens=700), HistoryPolicy(max_turns=3))
 _SMALL = HistoryPolicy(max_tokens=1_500)
 
 
@@ -32,7 +37,7 @@ def _written(messages: list[BaseMessage]) -> list[str]:
 
 
 class LoadContract:
-    """Promises 5, 6 and 7."""
+    """Promises 5, 6 and 7, and `view_at`."""
 
     async def test_an_empty_conversation_has_an_empty_view(self, chat: Conversation) -> None:
         """Loading a conversation that does not exist returns an empty view."""
@@ -260,6 +265,55 @@ class LoadContract:
 
         await asyncio.gather(read(), write())
         assert all(len(history.messages) % 4 == 0 for history in histories)
+
+    async def test_a_stamp_and_a_message_give_the_view_as_it_was(self, new_store: NewStore) -> None:
+        """`view_at` rebuilds an earlier view in another store, even after a compaction, its undo and a rewind."""
+        chat = new_store(summarizer=HeadTailSummarizer(_RULE)).conversation(
+            user_id=new_id(), thread_id="t"
+        )
+        recorded: list[tuple[Any, Any, Any]] = []
+        for number in range(6):
+            receipt = await chat.append(rag_turn(f"Question {number}?")[: 3 + number % 2])
+            for policy in _POLICIES:
+                history = await chat.load_history(policy)
+                recorded += [
+                    (history.stamp, None, history),
+                    (receipt.message_ids[0], policy, history),
+                ]
+            if number in (2, 4):
+                await chat.compact(force=True)
+        await chat.undo_compaction()
+        await chat.rewind(before_id=recorded[-1][0])
+        other = new_store().conversation(**chat.scope)
+        for at, policy, history in recorded:
+            past = await other.view_at(at, policy=policy)
+            assert (past.messages, past.tokens) == (history.messages, history.tokens)
+            assert past.match == ("rebuilt" if policy else "exact")
+            ranges = past.report.reasons
+            assert (ranges[0].first, ranges[-1].last) == (1, past.ordinal)
+            assert all(reason.last + 1 == two.first for reason, two in pairwise(ranges))
+
+    async def test_an_answer_keeps_the_stamp_of_its_view(
+        self, new_store: NewStore, chat: Conversation
+    ) -> None:
+        """Listings return it, and its view is exact from another store."""
+        await chat.append([*rag_turn("Orcas?"), HumanMessage("And seals?")])
+        history = await chat.load_history()
+        await chat.append(AIMessage("Seals too.", id="answer"), stamp=history.stamp)
+        *_, answer = await new_store().conversation(**chat.scope).list_messages()
+        assert answer.stamp == history.stamp
+        assert answer.stamp is not None
+        past = await new_store().conversation(**chat.scope).view_at(answer.stamp)
+        assert (past.match, past.messages) == ("exact", history.messages)
+
+    async def test_a_view_that_left_out_a_long_turn_is_exact(self, chat: Conversation) -> None:
+        """A past view is exact even if the turn that it left out began long before the end of the log."""
+        await chat.append(HumanMessage("Orcas?"))
+        for _ in range(60):
+            await chat.append(AIMessage("They eat fish."))
+        history = await chat.load_history(HistoryPolicy(max_tokens=1))
+        past = await chat.view_at(history.stamp)
+        assert (past.match, past.messages) == ("exact", history.messages)
 
 
 def _message(kind: str, call: str) -> BaseMessage:

@@ -230,48 +230,6 @@ class ReadBackContract:
             (await _ask(chat, 1_000, find="x", cursor="nine")).content
         )
 
-    async def test_unknown_ids_are_named_with_valid_ones(self, chat: Conversation) -> None:
-        """The tool never raises on a model's arguments; its message says what can be read."""
-        turn = rag_turn("What about seals?")
-        await chat.append(turn)
-        result = await _ask(chat, 1_000, tool_message_ids=["made up", turn[2].id])
-        assert isinstance(result.artifact, SourcePage)
-        assert result.artifact.not_found == ["made up"]
-        assert "Not found: made up." in str(result.content)
-        assert str(turn[2].id) in str(result.content)
-        assert result.status == "success"
-
-    @pytest.mark.parametrize(
-        "cursor", ["99@", "@", "x@-1", "1@99999999999999999999", "\x00", "\u0661@\u0661", "1@1e3"]
-    )
-    async def test_a_bad_cursor_is_a_message_for_the_model(
-        self, chat: Conversation, cursor: str
-    ) -> None:
-        """A cursor that was never given out does not raise."""
-        turn = rag_turn("What about seals?")
-        await chat.append(turn)
-        result = await _ask(chat, 1_000, tool_message_ids=[turn[2].id], cursor=cursor)
-        assert result.status == "success"
-        assert "cursor" in str(result.content)
-
-    @pytest.mark.parametrize(
-        "arguments",
-        [
-            {"tool_message_ids": 7},
-            {"tool_message_ids": [{"$ne": ""}]},
-            {"source_ids": {"$gt": 0}},
-            {"source_ids": "all of them"},
-            {"source_ids": [-1]},
-            {"source_ids": "1" * 5_000},
-        ],
-    )
-    async def test_arguments_of_the_wrong_type_are_a_message_for_the_model(
-        self, chat: Conversation, arguments: dict[str, Any]
-    ) -> None:
-        """The tool returns a message that names the problem, and raises nothing."""
-        answer = await _ask(chat, 1_000, **arguments)
-        assert answer.status == "error" or str(answer.content).startswith("Not found: ")
-
     async def test_without_arguments_the_tool_lists_what_can_be_read(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:

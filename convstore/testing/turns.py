@@ -1,4 +1,4 @@
-"""Tests of reading turns, and of what a question may be."""
+"""Tests of reading turns and pages of messages, and of what a question may be."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore.conversation import Conversation
 from convstore.exceptions import ContentConflictError, InvalidInputError, TurnConflictError
+from convstore.messages.tool_calls import result_id
 from convstore.testing.fixtures import texts_of
 from convstore.testing.samples import passages, rag_turn, same_messages
-from convstore.values.models import Turn
+from convstore.values.models import StoredMessage, Turn
 
 __all__ = ["TurnContract"]
 
@@ -32,7 +33,7 @@ async def _numbers(chat: Conversation, **asked: Any) -> list[int]:
 
 
 class TurnContract:
-    """`get_turn`, `turns` in a range, and the questions that `turn` takes."""
+    """`list_messages`, `get_turn`, `turns` in a range, and the questions that `turn` takes."""
 
     async def test_question_and_answer_are_one_turn(self, chat: Conversation) -> None:
         """The question is stored first, the answer later, each once; the id of the turn is that of the question."""
@@ -187,3 +188,76 @@ class TurnContract:
         """The error is typed and comes before anything is read."""
         with pytest.raises(InvalidInputError):
             await _turns(chat, **asked)
+
+    async def test_listed_messages_name_their_turns(self, chat: Conversation) -> None:
+        """Each message has the id of its question, also if that stands on another page."""
+        for turn in ("q1", "q2"):
+            await chat.append([HumanMessage("Why?", id=turn), AIMessage("So.")])
+        turns = [
+            [message.turn_id for message in await chat.list_messages(limit=limit)]
+            for limit in (9, 1)
+        ]
+        assert turns == [["q1", "q1", "q2", "q2"], ["q2"]]
+
+    async def test_a_page_deep_in_a_turn_names_its_question(self, chat: Conversation) -> None:
+        """However long its turn is."""
+        await chat.append(
+            [
+                HumanMessage("Why?", id="q1"),
+                *(AIMessage(f"Step {number}.") for number in range(230)),
+            ]
+        )
+        near = await chat.list_messages(after=150, limit=1)
+        far = await chat.list_messages(limit=1)
+        assert [page[0].turn_id for page in (near, far)] == ["q1", "q1"]
+
+    async def test_a_message_of_an_overtaken_run_names_its_own_question(
+        self, chat: Conversation
+    ) -> None:
+        """A call that names an earlier question, its result, and what its tool added are of that question's turn."""
+        call = AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c"}], id="call")
+        result = ToolMessage("A seal.", tool_call_id="c", id=result_id("call", "c"))
+        await chat.append([HumanMessage("Why?", id="q1"), HumanMessage("How?", id="q2")])
+        await chat.append([call, result], turn="q1")
+        await chat.append(HumanMessage("its picture"), turn="q1")
+        await chat.append(AIMessage("So."))
+        assert [message.turn_id for message in await chat.list_messages()] == [
+            "q1",
+            "q2",
+            "q1",
+            "q1",
+            "q1",
+            "q2",
+        ]
+        assert [message.turn_id for message in await chat.list_messages(after=4)] == ["q1", "q2"]
+
+    async def test_messages_are_listed_by_pages_both_ways(self, chat: Conversation) -> None:
+        """The pages, one after the other, are the log; results are stubs unless asked for in full."""
+        log = [message for number in range(5) for message in rag_turn(f"What about fish {number}?")]
+        for begin in (0, 3, 10):
+            await chat.append(log[begin : {0: 3, 3: 10, 10: 20}[begin]])
+            await chat.reserve_source_ids(1)
+        back: list[StoredMessage] = []
+        while page := await chat.list_messages(
+            before=back[0].ordinal if back else None, limit=3, full=True
+        ):
+            back = page + back
+        forth: list[StoredMessage] = []
+        while page := await chat.list_messages(after=forth[-1].ordinal if forth else 0, limit=4):
+            forth += page
+        assert same_messages([stored.message for stored in back], log)
+        assert (
+            [stored.ordinal for stored in back]
+            == [stored.ordinal for stored in forth]
+            == list(range(1, 21))
+        )
+        assert [stored.message.id for stored in forth] == [message.id for message in log]
+        assert '"source_ids": "1-3"' in str(forth[2].message.content)
+
+    @pytest.mark.parametrize(
+        "asked", [{"limit": -1}, {"before": "1"}, {"before": 1, "after": 1}, {"limit": 10**9}]
+    )
+    async def test_a_bad_page_is_refused(self, chat: Conversation, asked: dict[str, Any]) -> None:
+        """A bad limit, and two ends of a page, are refused before anything is read."""
+        with pytest.raises(InvalidInputError):
+            await chat.list_messages(**asked)

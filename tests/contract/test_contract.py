@@ -38,7 +38,7 @@ from convstore.testing.turn_variants import TurnVariantContract
 from convstore.testing.turn_writes import TurnWriteContract
 from convstore.testing.turns import TurnContract
 from convstore.testing.verifying import SUMMARY_RULE, fill_with_everything
-from convstore.testing.waiting_variants import WaitingVariantContract
+from convstore.testing.waiting import WaitingContract
 from convstore.testing.watching import WatchContract
 
 
@@ -145,7 +145,7 @@ class TestRefusingServer(
     TurnWriteContract,
     TurnStreamContract,
     TurnVariantContract,
-    WaitingVariantContract,
+    WaitingContract,
     WatchContract,
     CompactContract,
     EndContract,

@@ -136,6 +136,7 @@ async def test_a_cursor_is_short_and_plain(sea: Sea) -> None:
         "1@0/../../etc",
         "m999999999999999@0",
         "1@0/m0+0",
+        *("99@", "@", "x@-1", "1@99999999999999999999", "\x00", "\u0661@\u0661", "1@1e3"),
     ],
 )
 async def test_a_changed_cursor_is_data(sea: Sea, cursor: str) -> None:
