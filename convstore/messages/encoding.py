@@ -309,10 +309,8 @@ def decode_if_plain(body: str, stub: str | None = None) -> BaseMessage | None:
         fields = _loads(body)
         tags = body.count('"$":')
         if stub is not None:
-            tags -= sum(
-                type(part) is dict and "$" in part
-                for part in map(fields.get, ("content", "artifact"))
-            )
+            for part in (fields.get("content"), fields.get("artifact")):
+                tags -= type(part) is dict and "$" in part
         return None if tags else _message_of(fields, stub)
     except (
         ValueError,

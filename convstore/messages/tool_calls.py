@@ -148,9 +148,9 @@ def calls_of(message: BaseMessage) -> list[Call]:
     """
     if not isinstance(message, AIMessage):
         return []
-    calls = [_named(call) for call in message.tool_calls]
     if not message.invalid_tool_calls and type(message.content) is str:
-        return [Call(*call, position) for position, call in enumerate(calls)]
+        return [Call(*_named(call), position) for position, call in enumerate(message.tool_calls)]
+    calls = [_named(call) for call in message.tool_calls]
     invalid = list(filter(all, map(_named, message.invalid_tool_calls)))
     malformed = range(len(calls), len(calls) + len(invalid))
     calls += invalid

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import PayloadRef
 from convstore.messages.compression import decompress
 from convstore.messages.encoding import DIGEST_BYTES
-from convstore.mongo.bson_values import stored_bytes, stored_list, stored_number, stored_text
+from convstore.mongo.bson_values import stored_bytes, stored_list, stored_numbers, stored_text
 
 _FIELDS = {"token", "chunk", "ends"}
 
@@ -38,35 +37,36 @@ def payload_document(ref: PayloadRef) -> dict[str, Any]:
 
 def payload_from(document: Mapping[str, Any]) -> PayloadRef:
     """Return the location that `payload_document` wrote."""
-    ends = tuple(stored_number(end) for end in stored_list(document["ends"], minimum=1))
-    if any(start >= end for start, end in pairwise(ends)):
+    get = document.get
+    ends = tuple(stored_numbers(stored_list(document["ends"], minimum=1)))
+    if sorted({*ends}) != [*ends]:
         raise ValueError("the ends of a payload's chunks are not in ascending order")
-    if (shown := stored_number(document["shown"])) and shown not in ends:
-        raise ValueError("no chunk ends where the part of the payload that views show ends")
-    if (own := stored_number(document.get("own", ends[-1]))) > ends[-1]:
-        raise ValueError("the message's part of the payload ends after the payload")
-    body, part = (
-        b"" if (found := document.get(key)) is None else stored_bytes(found, length=DIGEST_BYTES)
-        for key in ("body", "shown_digest")
+    chunk, size, shown, own = stored_numbers(
+        (document["chunk"], document["size"], document["shown"], get("own", ends[-1]))
     )
-    alone = None if (found := document.get("alone")) is None else stored_bytes(found)
-    token = stored_text(document["token"])
-    chunk = stored_number(document["chunk"])
-    digest = stored_bytes(document["digest"], length=DIGEST_BYTES)
-    size = stored_number(document["size"])
+    if shown and shown not in ends:
+        raise ValueError("no chunk ends where the part of the payload that views show ends")
+    if own > ends[-1]:
+        raise ValueError("the message's part of the payload ends after the payload")
+    alone = get("alone")
     return PayloadRef(
-        token,
+        stored_text(document["token"]),
         chunk,
         ends,
         own,
-        digest,
+        stored_bytes(document["digest"], length=DIGEST_BYTES),
         size,
-        body,
+        _digest_from(get("body")),
         shown,
-        part,
-        bool(document.get("edged", 0)),
-        alone,
+        _digest_from(get("shown_digest")),
+        bool(get("edged", 0)),
+        None if alone is None else stored_bytes(alone),
     )
+
+
+def _digest_from(value: Any) -> bytes:
+    """Return a stored digest, empty if the field is missing."""
+    return b"" if value is None else stored_bytes(value, length=DIGEST_BYTES)
 
 
 def payloads_in(stored: Any) -> Iterator[Mapping[str, Any]]:

@@ -23,6 +23,7 @@ _TOTALS = (
     *("stored_bytes", "rewind_entry", "sources_through", "given_through", "shown_at", "link"),
 )
 _TOTALS_NUMBERS = itemgetter(*_TOTALS)
+_ENDS: tuple[Over, ...] = get_args(Over)
 
 
 def totals_document(totals: Totals) -> dict[str, Any]:
@@ -80,7 +81,7 @@ def _call_from(value: Any) -> StampedCall:
 
 
 def _over_from(value: Any) -> Over:
-    if value not in get_args(Over):
+    if value not in _ENDS:
         raise ValueError(f"unknown end of a turn {value!r}")
     return value  # type: ignore[no-any-return]
 

@@ -31,11 +31,13 @@ level that may read and write, and processes below it learn of it within 10 seco
 
 def is_newer(document: Mapping[str, Any], kind: Kind) -> bool:
     """Return True if a newer convstore wrote a document, or the copy of the summary in a state."""
+    if kind == "state":
+        copy = document.get("summary")
+        if isinstance(copy, Mapping) and is_newer(copy, "summary"):
+            return True
     version = document.get("v", 1)
-    copy = document.get("summary") if kind == "state" else None
-    is_copy_newer = isinstance(copy, Mapping) and is_newer(copy, "summary")
-    if is_copy_newer or not isinstance(version, int) or version <= FORMATS[kind]:
-        return is_copy_newer
+    if not isinstance(version, int) or version <= FORMATS[kind]:
+        return False
     return kind != "entry" or version > newest_version()
 
 

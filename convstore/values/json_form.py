@@ -304,6 +304,7 @@ def new_model(
     values: dict[str, Any],
     *,
     extra: dict[str, Any] | None = None,
+    private: dict[str, Any] | None = None,
     fields_set: set[str],
 ) -> _Model:
     """Return a pydantic model with all these fields, which it takes over; pickle restores models the same way."""
@@ -311,5 +312,5 @@ def new_model(
     _set_values(model, values)
     _set_extra(model, extra)
     _set_fields(model, fields_set)
-    _set_private(model, None)
+    _set_private(model, private)
     return model

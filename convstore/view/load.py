@@ -57,8 +57,10 @@ class Load(ActiveRows):
     @property
     def last_entry(self) -> int:
         """The number of the last entry that the view sees, 0 for none."""
-        seen = [entry.number for entry in self.entries if self.has_hidden or not BRANCH.of(entry)]
-        return max(seen, default=self.entries[-1].number if self.entries else 0)
+        for entry in reversed(self.entries):
+            if self.has_hidden or not BRANCH.of(entry):
+                return entry.number
+        return self.entries[-1].number if self.entries else 0
 
     @property
     def cached(self) -> CachedConversation:

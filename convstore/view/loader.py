@@ -29,6 +29,7 @@ from convstore.runtime.cache import CachedConversation, CachedPayload, LoadedEnd
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import Snapshot
 from convstore.runtime.threads import characters_of, run_in_thread_if_long
+from convstore.values.json_form import new_model
 from convstore.values.models import HistoryReport
 from convstore.values.policy import HistoryPolicy, view_key
 from convstore.values.scope import Scope
@@ -386,9 +387,14 @@ class Loader:
     def _history(self, load: Load, decision: Decision, view: View) -> History:
         summary = load.summary.text if load.summary else None
         report = _report(load, decision, view, self._counter)
-        history = History(
-            messages=view.messages, summary=summary, tokens=view.tokens, report=report
-        )
+        values = {
+            "messages": view.messages,
+            "summary": summary,
+            "tokens": view.tokens,
+            "report": report,
+            "compaction": None,
+        }
+        history = new_model(History, values, private={}, fields_set=set(values))
         stamps = self._stamper(load, decision, view)
         return history.sealed(stamps, view.dropped, open_turn(load.rows))
 
@@ -429,24 +435,27 @@ async def _succeeds(write: Coroutine[Any, Any, bool | None]) -> bool:
 
 def _report(load: Load, decision: Decision, view: View, counter: NamedCounter) -> HistoryReport:
     budget = load.policy.max_tokens
-    return HistoryReport(
-        stubbed=view.stubbed,
-        placeholders=view.placeholders,
-        shortened=view.shortened,
-        left_out_turns=load.turns_before(decision.begin) if load.rows else 0,
-        left_out_steps=len(decision.left),
-        is_excursion=decision.is_excursion,
-        missing_results=view.missing_results,
-        orphans=view.orphans,
-        late_results=view.late_results,
-        moved=view.moved,
-        over_budget=budget is not None and view.tokens > budget,
-        tokens_before=load.log.tail.tokens,
-        tokens_after=view.tokens,
-        tokens_unsummarized=load.unsummarized,
-        counter_error="".join(counter.errors),
-        request_bytes=BYTES_PER_TOKEN * view.tokens + sum(map(request_length, view.messages)),
-        documents=load.documents,
-        bytes=load.size,
-        round_trips=load.round_trips,
-    )
+    values = {
+        "stubbed": view.stubbed,
+        "placeholders": view.placeholders,
+        "shortened": view.shortened,
+        "left_out_turns": load.turns_before(decision.begin) if load.rows else 0,
+        "left_out_steps": len(decision.left),
+        "is_excursion": decision.is_excursion,
+        "missing_results": view.missing_results,
+        "orphans": view.orphans,
+        "late_results": view.late_results,
+        "moved": view.moved,
+        "over_budget": budget is not None and view.tokens > budget,
+        "tokens_before": load.log.tail.tokens,
+        "tokens_after": view.tokens,
+        "tokens_unsummarized": load.unsummarized,
+        "counter_error": "".join(counter.errors),
+        "request_bytes": BYTES_PER_TOKEN * view.tokens + sum(map(request_length, view.messages)),
+        "documents": load.documents,
+        "bytes": load.size,
+        "round_trips": load.round_trips,
+        "reasons": (),
+        "reasons_before": None,
+    }
+    return new_model(HistoryReport, values, fields_set=set(values))

@@ -307,34 +307,31 @@ class Decoder:
             if kept.body is None:
                 return decode_plain(message.body, message.stub if kept.is_stub else None), kept
             return decode_plain(kept.body), kept
-        found = self._plain(message, showing)
-        body = None
-        if found is None:
-            decoded, seen = self._with_media(message, *self._decode(message, showing), showing)
-            found = sendable_message(decoded), seen
-            body = None if message.id in self.payloads else plain_json(fields_of(found[0]))
-            if body is None:
-                return found
-        look = found[1]
-        about = look.tokens, look.has_placeholder, look.is_shortened, look.is_stub
-        message.kept = KeptMessage(*about, showing=showing, options=options, body=body)
-        return found
-
-    def _plain(self, message: EntryMessage, showing: Showing) -> Shown | None:
-        """Return a message that is shown as it is stored or as its stub, which is quick; None for any other."""
         stub = None if showing.whole else message.stub
+        is_whole = showing.whole or _keeps_media(message, self.policy)
+        plain = self._plain(message, showing, stub, is_whole=is_whole)
+        if plain is not None:
+            about = _stored_tokens(message, stub, is_whole=is_whole), False, False, stub is not None
+            message.kept = KeptMessage(*about, showing=showing, options=options, body=None)
+            return plain, message.kept
+        decoded, look = self._with_media(message, *self._decode(message, showing), showing)
+        shown = sendable_message(decoded)
+        body = None if message.id in self.payloads else plain_json(fields_of(shown))
+        if body is not None:
+            about = look.tokens, look.has_placeholder, look.is_shortened, look.is_stub
+            message.kept = KeptMessage(*about, showing=showing, options=options, body=body)
+        return shown, look
+
+    def _plain(
+        self, message: EntryMessage, showing: Showing, stub: str | None, *, is_whole: bool
+    ) -> BaseMessage | None:
+        """Return a message that is shown as it is stored or as its stub, which is quick; None for any other."""
         if not self._is_plain(message, showing, stub):
             return None
         shown = _decode_unchanged(message, stub)
-        if shown is None:
-            return None
-        is_whole = showing.whole or _keeps_media(message, self.policy)
-        may_have_media = type(shown.content) is not str and message.type != "tool" and stub is None
-        if may_have_media and not is_whole:
-            return None
-        return shown, Look(
-            _stored_tokens(message, stub, is_whole=is_whole), is_stub=stub is not None
-        )
+        if shown is None or is_whole or stub is not None or message.type == "tool":
+            return shown
+        return shown if type(shown.content) is str else None  # blocks may be media
 
     def _is_plain(self, message: EntryMessage, showing: Showing, stub: str | None) -> bool:
         """Return True unless the entry tells that a message is cut, shortened, or partly in a payload."""

@@ -299,3 +299,16 @@ async def test_the_turn_in_progress_counts_whole_towards_a_summary(chat: Convers
     await chat.append(rag_turn("And seals?")[:3])
     history = await chat.load_history()
     assert history.report.tokens_unsummarized == history.tokens
+
+
+async def test_what_is_returned_without_validation_is_valid(
+    stores: list[ConversationStore],
+) -> None:
+    """Receipt, view and report have each field of their model, with a value that it accepts."""
+    chat = stores[0].conversation(user_id="ada", thread_id="t")
+    receipt = await chat.append(rag_turn("Where are whales?"))
+    history = await chat.load_history()
+    for made in (receipt, history.report, history):
+        values = dict(made)
+        assert [*values] == [*type(made).model_fields]
+        assert dict(type(made)(**values)) == values
