@@ -33,6 +33,7 @@ from convstore.sources.failures import has_failed_by
 from convstore.sources.shortening import leave_out, with_stub
 from convstore.sources.source import write_ids
 from convstore.sources.stub import named_sources, stub_of
+from convstore.values.json_form import new_model
 from convstore.values.models import Receipt
 from convstore.values.scope import id_problem
 from convstore.values.stamps import write_stamp
@@ -339,14 +340,16 @@ def receipt_of(
     ids = batch.ids
     numbers = [source.id for source in sources]
     ordinals = tuple(map(by_id.__getitem__, ids)) or (0,)
-    return Receipt(
-        message_ids=tuple(ids),
-        first=min(ordinals),
-        last=max(ordinals),
-        ordinals=ordinals,
-        written=len(messages),
-        entry=entry.number if entry else 0,
-        source_ids=(min(numbers), max(numbers)) if numbers else None,
-        omitted=batch.omitted,
-        renumbered={**renumbered, **renumbered_by(sources)},
-    )
+    values = {
+        "message_ids": tuple(ids),
+        "first": min(ordinals),
+        "last": max(ordinals),
+        "ordinals": ordinals,
+        "written": len(messages),
+        "entry": entry.number if entry else 0,
+        "source_ids": (min(numbers), max(numbers)) if numbers else None,
+        "omitted": batch.omitted,
+        "renumbered": {**renumbered, **renumbered_by(sources)},
+        "ignored": (),
+    }
+    return new_model(Receipt, values, fields_set=set(values))

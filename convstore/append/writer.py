@@ -206,7 +206,9 @@ class Writer:
     ) -> tuple[BatchLookup, Entry | None, Totals]:
         """Write one batch, as `_write` says; the caller holds the conversation's lock."""
         # Kept here, because other calls may push them out of the cache before the entry is composed.
-        questions = cached.known_questions(batch.named)
+        named = batch.named
+        questions = cached.known_questions(named)
+        is_unknown = len(questions) < len(named)
         known = BatchLookup(batch, questions=questions)
         attempts = Attempts()
         sent = list[Chunk]()
@@ -214,7 +216,7 @@ class Writer:
         try:
             while True:
                 tail = None if attempts.lost else await self._tail(cached, known.new)
-                if tail is None or self._must_look_up(batch, tail, questions):
+                if tail is None or is_unknown or self._must_look_up(batch, tail):
                     known, tail = await self._look_again(cached, batch, tail)
                     if known.new.is_empty:
                         await self._refresher.catch_up(cached, tail)
@@ -268,12 +270,10 @@ class Writer:
         with suppress(StoreError):  # must not hide the append's own outcome
             await settle(self._log.drop_chunks(cached.conversation, batch.token, chunks))
 
-    def _must_look_up(self, batch: Batch, tail: Totals, questions: Mapping[str, int]) -> bool:
+    def _must_look_up(self, batch: Batch, tail: Totals) -> bool:
         """Return True if the log may hold a part of the batch."""
         condition = batch.condition
         if self._log.must_look_first or batch.items:  # no index keeps their ids unique
-            return True
-        if not batch.named.issubset(questions):
             return True
         return condition.refusal is not None or not condition.follows(tail)
 

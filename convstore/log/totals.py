@@ -206,26 +206,28 @@ class RunningTotals:
         link: int = 0,
         facts: Facts = NO_FACTS,
     ) -> Totals:
-        """Return the totals of an entry that ends here, by default with the counter of the log before it."""
-        after = self.after
-        entries = after.entries + 1
+        """Return the totals of an entry that ends here, by default with the counter of the log before it.
+
+        It ends the fold: the totals are those that it kept.
+        """
         if facts:
             self._assignment.end(over_after(facts, self._assignment.turn))
-        return replace(
-            self._now,
-            entries=entries,
-            counter=after.counter if counter is None else counter,
-            sources_through=self.sources_through,
-            given_through=self.given_through,
-            calls=self._calls.newest(),
-            is_imported=self._is_imported(facts),
-            shown_at=entries if shown_now else after.shown_at,
-            shown=self.shown.numbers if shown_now else after.shown,
-            updated_at=at,
-            link=link,
-            turn=self._assignment.turn,
-            over=self._assignment.over,
-        )
+        now = self._now
+        now.is_imported = self._is_imported(facts)
+        now.entries += 1
+        now.sources_through = self.sources_through
+        now.given_through = self.given_through
+        now.calls = self._calls.newest()
+        now.updated_at = at
+        now.link = link
+        now.turn = self._assignment.turn
+        now.over = self._assignment.over
+        if counter is not None:
+            now.counter = counter
+        if shown_now:
+            now.shown_at = now.entries
+            now.shown = self.shown.numbers
+        return now
 
     def _is_imported(self, facts: Facts) -> bool:
         """Return True if an import wrote the entry, or the one before if this one says nothing of a turn."""

@@ -64,6 +64,8 @@ def usage_in(message: BaseMessage) -> Usage | None:
         return None
     # a message built without validation may hold any value here
     given: Any = message.usage_metadata or _older_usage(message.response_metadata)
+    if not given:
+        return None
     sizes = _sizes(given)
     whole, reply, total = (sizes.get(name, 0) for name in Usage._fields[:3])
     if not whole and not reply and not total:
@@ -77,7 +79,8 @@ def usage_in(message: BaseMessage) -> Usage | None:
 def _older_usage(metadata: Any) -> UsageMetadata | None:
     """Return what versions of LangChain without ``usage_metadata`` have of OpenAI and Anthropic."""
     given = metadata if isinstance(metadata, Mapping) else {}
-    return usage_of(given.get("token_usage") or given.get("usage"))
+    found = given.get("token_usage") or given.get("usage")
+    return usage_of(found) if found else None
 
 
 def usage_of(value: Any) -> UsageMetadata | None:

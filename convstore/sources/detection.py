@@ -362,7 +362,10 @@ def _have_text(values: Sequence[Any]) -> bool:
 
 def _source_of(value: Any, read: _ItemReader) -> FoundSource | None:
     """Return the source that a value of a list is, None if it is not one."""
-    return _at_origin(_of_block(value) if is_block(value) else read(value), value)
+    source = _of_block(value) if is_block(value) else read(value)
+    if source is None or source.item is value:
+        return source
+    return source._replace(origin=value)  # its item was made of the value
 
 
 def _are_like(others: Sequence[Any], sources: Sequence[FoundSource]) -> bool:
@@ -376,13 +379,6 @@ def _are_items(values: Sequence[Any], found: Sequence[FoundSource | None]) -> bo
     """Return True if the item of each source of a list is a value of the list itself."""
     pairs = zip(found, values, strict=True)
     return all(source is None or source.item is value for source, value in pairs)
-
-
-def _at_origin(source: FoundSource | None, value: Any) -> FoundSource | None:
-    """Return a source that knows of which value its item was made."""
-    if source is None or source.item is value:
-        return source
-    return source._replace(origin=value)
 
 
 def _is_like(value: Any, item: Any) -> bool:

@@ -69,13 +69,13 @@ def name_of(fields: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
     if file_key and not (title_key and url_key):
         parts.append(_file(fields[file_key], title))
     parts += _position(fields)
-    shown = [part for part in parts if part]
+    shown = [*filter(None, parts)]
     own_key = title_key or file_key
-    used = [url_key] if url_key else []
+    rest = dict(fields)
+    url = rest.pop(url_key) if url_key else ""
     if own_key and shown == [fields[own_key]]:
-        used.append(own_key)
-    rest = {key: value for key, value in fields.items() if key not in used}
-    return ", ".join(shown), fields[url_key] if url_key else "", rest
+        rest.pop(own_key, None)
+    return ", ".join(shown), url, rest
 
 
 def own_names(fields: Mapping[str, Any]) -> list[str]:
