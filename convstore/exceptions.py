@@ -50,6 +50,11 @@ The module is long because every error has its message beside its attributes.
 from __future__ import annotations
 
 import datetime
+import json
+import shlex
+from importlib.metadata import PackageNotFoundError, distribution
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 
 class ConvstoreError(Exception):
@@ -521,4 +526,28 @@ class MissingExtraError(ConvstoreError, ImportError):
     """An optional dependency is not installed."""
 
     def __init__(self, *, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed; run: pip install 'convstore[{extra}]'")
+        super().__init__(f"{package} is not installed; run: pip {install_with(extra)}")
+
+
+def install_with(extra: str) -> str:
+    """Return the arguments of `pip` that install this convstore with an extra, from where it came.
+
+    That is a checkout, a file or a repository as PEP 610 records them, else the package index.
+
+    Args:
+        extra: The name of the extra.
+    """
+    try:
+        recorded = distribution("convstore").read_text("direct_url.json")
+    except PackageNotFoundError:
+        recorded = None
+    if not recorded:
+        return f"install {shlex.quote(f'convstore[{extra}]')}"
+    origin = json.loads(recorded)
+    url: str = origin["url"]
+    if "dir_info" in origin:
+        folder = shlex.quote(f"{url2pathname(urlsplit(url).path)}[{extra}]")
+        return f"install {'-e ' if origin['dir_info'].get('editable') else ''}{folder}"
+    if "vcs_info" in origin:
+        url = f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
+    return f"install {shlex.quote(f'convstore[{extra}] @ {url}')}"

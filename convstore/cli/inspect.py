@@ -40,7 +40,7 @@ async def inspect_command(
     works once; the browser that opens it keeps a cookie until the command
     ends. If another one asks, a new address is printed. If another program has
     port 7171, a free one is taken.
-    Needs the extra inspector: pip install 'convstore[cli,inspector]'.
+    Needs the extra inspector.
     Views have the policy of the newest answer with a stamp, or of --policy.
 
     \b

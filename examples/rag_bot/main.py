@@ -25,17 +25,17 @@ from convstore import Conversation, ConversationStore
 from convstore.exceptions import MissingExtraError
 from convstore.summarization import RunningSummarizer
 
-INSTALL = {"langgraph": "'convstore[langgraph]'", "bm25s": "bm25s"}
-
 try:
     from langgraph.checkpoint.memory import InMemorySaver
     from rag_graph import Models, RagBot
 except ModuleNotFoundError as error:
-    if (package := (error.name or "").partition(".")[0]) not in INSTALL:
-        raise
-    sys.exit(
-        f"The RAG bot needs {package}, which is not installed; run: pip install {INSTALL[package]}"
-    )
+    package = (error.name or "").partition(".")[0]
+    if package == "bm25s":
+        sys.exit("The RAG bot cannot run: bm25s is not installed; run: pip install bm25s")
+    if package == "langgraph":
+        missing = MissingExtraError(package=package, extra="langgraph")
+        sys.exit(f"The RAG bot cannot run: {missing}")
+    raise
 
 QUESTIONS = (
     "How does the float drive the drum?",

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import PathDistribution
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from convstore.cli.demo import corpus
 from convstore.cli.demo.demo import Demo, _print_commands
 from convstore.cli.invocation import command_name
 from convstore.cli.output import answer
-from convstore.exceptions import MissingExtraError
+from convstore.exceptions import MissingExtraError, install_with
 from convstore.mongo import migrator
 from convstore.mongo.driver import open_client
 from convstore.store import handle
@@ -114,7 +115,7 @@ def test_the_demo_advises_commands_that_work_where_it_was_started(
     monkeypatch.setattr(sys.modules[Demo.__module__], "find_spec", lambda _: None)
     name = "convstore" if is_on_path else ".venv/bin/convstore"
     assert convstore("demo").stdout.splitlines()[-3:] == [
-        ".venv/bin/python -m pip install 'convstore[inspector]'",
+        f".venv/bin/python -m pip {install_with('inspector')}",
         f"{name} demo --inspect",
         f"{name} demo --uri mongodb://localhost:27017/app",
     ]
@@ -142,8 +143,36 @@ def test_a_package_that_is_missing_names_the_pip_of_this_python(
     monkeypatch.setattr("typer.echo", lambda text, **_: said.append(text))
     with pytest.raises(typer.Exit):
         answer(without(), as_document=False)
-    pip = f"{sys.executable} -m pip install 'convstore[inspector]'"
+    pip = f"{sys.executable} -m pip {install_with('inspector')}"
     assert said == [f"convstore: jinja2 is not installed; run: {pip}"]
+
+
+@pytest.mark.parametrize(
+    ("origin", "arguments"),
+    [
+        (None, "install 'convstore[cli]'"),
+        (
+            {"url": "file:///my%20work/convstore", "dir_info": {"editable": True}},
+            "install -e '/my work/convstore[cli]'",
+        ),
+        ({"url": "file:///convstore", "dir_info": {}}, "install '/convstore[cli]'"),
+        (
+            {"url": "https://host/c.git", "vcs_info": {"vcs": "git", "commit_id": "12ab"}},
+            "install 'convstore[cli] @ git+https://host/c.git@12ab'",
+        ),
+        (
+            {"url": "file:///convstore-0.1.0-py3-none-any.whl", "archive_info": {}},
+            "install 'convstore[cli] @ file:///convstore-0.1.0-py3-none-any.whl'",
+        ),
+    ],
+)
+def test_an_extra_is_installed_from_where_convstore_came(
+    origin: dict[str, Any] | None, arguments: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkout, a file or a repository, and the package index only if it came from there."""
+    recorded = None if origin is None else json.dumps(origin)
+    monkeypatch.setattr(PathDistribution, "read_text", lambda *_: recorded)
+    assert install_with("cli") == arguments
 
 
 def test_the_printed_address_keeps_what_is_no_secret() -> None:
@@ -368,10 +397,8 @@ def test_a_missing_extra_is_an_error_of_one_line(
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(SystemExit) as ended:
         main()
-    assert (
-        ended.value.code
-        == f"convstore: {package} is not installed; run: pip install 'convstore[cli]'"
-    )
+    advice = f"run: pip {install_with('cli')}"
+    assert ended.value.code == f"convstore: {package} is not installed; {advice}"
 
 
 def test_the_commands_do_not_need_the_extra_before_they_run() -> None:

@@ -18,6 +18,7 @@ from programs import run_program
 from test_examples import address, run_example, server_address
 
 from convstore import ConversationStore
+from convstore.exceptions import install_with
 from convstore.testing.samples import new_id
 
 __all__ = ["address", "server_address"]  # fixtures
@@ -47,9 +48,9 @@ def modules() -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("package", "help_"),
     [
-        ("langgraph", "run: pip install 'convstore[langgraph]'"),
+        ("langgraph", f"run: pip {install_with('langgraph')}"),
         ("bm25s", "run: pip install bm25s"),
-        ("mongomock_motor", "run: pip install 'convstore[memory]'"),
+        ("mongomock_motor", f"run: pip {install_with('memory')}"),
     ],
 )
 def test_the_program_says_what_it_lacks(

@@ -26,7 +26,12 @@ from pydantic import BaseModel
 from scripted_agents import ScriptedModel, StreamingModel, calls, kinds, log_of
 
 from convstore import SOURCES_PROMPT, ConversationStore, HistoryPolicy
-from convstore.exceptions import InvalidInputError, InvalidScopeError, SyncUnsupportedError
+from convstore.exceptions import (
+    InvalidInputError,
+    InvalidScopeError,
+    SyncUnsupportedError,
+    install_with,
+)
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langchain.run import CHANNEL, AgentRun, RunReference, run_in
 from convstore.ext.langchain.shown import ShownView
@@ -800,4 +805,4 @@ except MissingExtraError as error:
     ended = subprocess.run(  # noqa: S603
         [sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=True
     )
-    assert ended.stdout == "langchain is not installed; run: pip install 'convstore[langchain]'\n"
+    assert ended.stdout == f"langchain is not installed; run: pip {install_with('langchain')}\n"
