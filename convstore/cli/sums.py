@@ -58,7 +58,8 @@ async def sums_command(
     Together, by each scope key and field of metadata whose values several
     conversations share, and by model. Whole conversations are summed, also with
     --since. Input, output and cost are all calls of models, as the providers
-    counted them, those of replaced answers and of sub-agents included.
+    counted them, those of replaced answers included. Sub-agents count in all
+    but conversations and turns.
 
     \b
     --tools reads each log, without large results: calls, failures and sizes of
@@ -153,7 +154,8 @@ def _notes(document: dict[str, Any]) -> Iterator[str]:
     if document["damaged"]:
         yield f"{counted(document['damaged'], 'conversation')} damaged; run convstore doctor."
     if document.get("logs_not_read"):
-        yield f"{counted(document['logs_not_read'], 'log')} could not be read."
+        unread = counted(document["logs_not_read"], "conversation")
+        yield f"The logs of {unread}, or of their sub-agents, could not all be read."
     if document["without_sub_agents"]:
         number = counted(document["without_sub_agents"], "conversation")
         yield f"The sub-agents of {number} could not be read."

@@ -1,7 +1,7 @@
 """Sum what conversations stored, called and cost, for the inspector and the command line.
 
 The totals of a conversation come with its row of a listing, and those of its sub-agents with theirs. Tools, replaced
-answers and summaries need its log, which `Sums.read` reads without large results.
+answers and summaries need their logs, which `Sums.read` reads without large results.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
-from convstore import ConversationStore
+from convstore import Conversation, ConversationStore
 from convstore.edges import with_children
 from convstore.exceptions import ConvstoreError
 from convstore.integration import log_of
@@ -42,10 +42,10 @@ class GroupSum:
     Attributes:
         name: The name of the group.
         number: The number of what is summed.
-        turns: Turns of the conversations.
-        tokens: Tokens that they store.
+        turns: Turns of the conversations, without those of sub-agents.
+        tokens: Tokens that they store, those of sub-agents among them, as in all that follows.
         failed: Failed tool results in them.
-        usage: Tokens as providers counted them, those of sub-agents among them.
+        usage: Tokens as providers counted them.
         unpriced: Those of models without a price.
         cost: What all others cost.
     """
@@ -59,11 +59,13 @@ class GroupSum:
     unpriced: int = 0
     cost: float = 0.0
 
-    def add(self, info: ConversationInfo, billed: Mapping[str, Usage], prices: Prices) -> None:
-        """Add a conversation, and the tokens that were billed for it by model."""
-        self.turns += info.turns
-        self.tokens += info.tokens
-        self.failed += info.failed
+    def add(
+        self, family: Sequence[ConversationInfo], billed: Mapping[str, Usage], prices: Prices
+    ) -> None:
+        """Add a conversation, those of its sub-agents, and the tokens that were billed for all by model."""
+        self.turns += family[0].turns
+        self.tokens += sum(member.tokens for member in family)
+        self.failed += sum(member.failed for member in family)
         self.number += 1
         for model, usage in billed.items():
             self.add_billed(usage, prices.get(model))
@@ -209,13 +211,15 @@ def _names(stored: StoredMessage) -> set[str]:
 class Sums:
     """Sums of conversations: together, by each scope key, by the first fields of metadata, and by model.
 
-    What was billed for their sub-agents is in all of them, and stands apart once more. As far as their logs are read,
-    also by tool, and of replaced answers and summaries. Their size is bounded, however many conversations are added.
+    What their sub-agents stored, called and cost is in all of them, and what was billed for it stands apart once more.
+    As far as logs are read, also by tool, and of replaced answers and summaries. The size of the sums is bounded,
+    however many conversations are added.
 
     Attributes:
         prices: The prices by model.
         together: All of them.
-        logs: The number of logs that were read; `unread` of those that are damaged or were deleted meanwhile.
+        logs: Conversations whose logs were read, with those of their sub-agents; `unread` of those that are damaged or
+            were deleted meanwhile.
     """
 
     def __init__(self, scope_keys: Sequence[str], prices: Prices) -> None:
@@ -234,45 +238,49 @@ class Sums:
         self._summaries = GroupSum("summaries, not among the billed")
 
     async def add_family(self, store: ConversationStore, info: ConversationInfo) -> None:
-        """Add a conversation, and what was billed for its sub-agents."""
+        """Add a conversation with its sub-agents."""
         family = [info]
         try:
             family = [member async for member in with_children(store, info)]
         except ConvstoreError:
             self._without_children += 1
-        self.add(info, family[1:])
+        self.add(family)
 
-    def add(self, info: ConversationInfo, children: Sequence[ConversationInfo] = ()) -> None:
-        """Add a conversation, and what was billed for those of its sub-agents."""
-        billed = billed_for([info, *children])
+    def add(self, family: Sequence[ConversationInfo]) -> None:
+        """Add a conversation, followed by those of its sub-agents."""
+        info, *children = family
+        billed = billed_for(family)
         for child in children:
-            self._children.add(child, billed_for([child]), self.prices)
+            self._children.add([child], billed_for([child]), self.prices)
         self._damaged += bool(info.problem)
         for name in info.metadata:
             if name not in self._fields and len(self._fields) < _FIELDS:
                 # those before have no value
                 self._fields[name] = {"": replace(self.together, name="")}
-        self.together.add(info, billed, self.prices)
+        self.together.add(family, billed, self.prices)
         for key, groups in self._tables.items():
-            _group(groups, info.scope.get(key, ""), GroupSum).add(info, billed, self.prices)
+            _group(groups, info.scope.get(key, ""), GroupSum).add(family, billed, self.prices)
         for name, groups in self._fields.items():
             value = _text_of(info.metadata.get(name))
-            _group(groups, value, GroupSum).add(info, billed, self.prices)
+            _group(groups, value, GroupSum).add(family, billed, self.prices)
         for name, usage in billed.items():
             model = _group(self._models, name, GroupSum)
             model.number += 1
             model.add_billed(usage, self.prices.get(name))
 
     async def read(self, store: ConversationStore, info: ConversationInfo) -> None:
-        """Add what the log of a conversation tells; its totals are added by `add`."""
-        chat = store.conversation(**info.scope)
+        """Add what the logs of a conversation and its sub-agents tell; their totals are added by `add`."""
         try:
-            messages = [stored async for stored in log_of(chat).skim()]
-            summaries = await chat.summaries()
+            for member in [member async for member in with_children(store, info)]:
+                await self._read_log(store.conversation(**member.scope))
         except ConvstoreError:
             self.unread += 1
             return
         self.logs += 1
+
+    async def _read_log(self, chat: Conversation) -> None:
+        messages = [stored async for stored in log_of(chat).skim()]
+        summaries = await chat.summaries()
         by_tool([stored for stored in messages if not stored.is_rewound], self._tools)
         self._add_replaced(stored.message for stored in messages if stored.is_rewound)
         for summary in summaries:

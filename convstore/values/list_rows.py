@@ -155,7 +155,7 @@ TIMES: Mapping[str, tuple[str, timedelta | None]] = {
 
 ORDERS: Mapping[str, tuple[str, Callable[[ListRow], float]]] = {
     "": ("newest", lambda _: 0),
-    "full": ("fullest", lambda row: row.share),
+    "full": ("fullest last call", lambda row: row.share),
     "tokens": ("largest", lambda row: row.info.tokens),
     "billed": ("most billed", lambda row: row.billed.tokens),
     "failed": ("most failed", lambda row: row.info.failed),

@@ -59,15 +59,18 @@ async def fill(store: ConversationStore) -> None:
         await chat.update(metadata={"release": "1.4" if number else "1.3"})
     await chat.append(rag_turn("And rays?", sources=2))
     await chat.rewind(before_id="so")
-    await chat.child("asks", "c").append(said.model_copy(update={"usage_metadata": COUNTS}))
+    await chat.child("asks", "c").append(
+        [*results[2:], said.model_copy(update={"usage_metadata": COUNTS})]
+    )
 
 
 async def filled(uri: str) -> tuple[list[ConversationInfo], list[list[StoredMessage]]]:
-    """The conversations of a database that is filled here, and the messages of each."""
+    """The conversations of a database that is filled here, the last a sub-agent's, and the messages of each."""
     async with await ConversationStore.connect(uri) as store:
         await store.setup()
         await fill(store)
-        infos = (await store.list_conversations(everything=True)).conversations
+        infos = list((await store.list_conversations(everything=True)).conversations)
+        infos += await store.conversation(**infos[0].scope).children()
         chats = [store.conversation(**info.scope) for info in infos]
         return infos, [await chat.list_messages(limit=100, full=True) for chat in chats]
 
@@ -87,7 +90,7 @@ def test_sums_of_the_command_line_are_those_of_the_api(server_uri: str) -> None:
     for name in Usage._fields:
         assert (
             together[name]
-            == sum(getattr(usage, name) for usage in usages) + getattr(ONE, name)
+            == sum(getattr(usage, name) for usage in usages)
             == 11 * getattr(ONE, name)
         )
     # of the models only "m" has a price, which wrote half of the answers, and that of the sub-agent
@@ -120,13 +123,15 @@ def test_sums_of_the_command_line_are_those_of_the_api(server_uri: str) -> None:
         assert tool["tokens_p95"] == max(sizes[name])
     assert [tools[name]["read_back"] for name in ("search", "pay")] == [5, 0]
     assert tools["retrieve_previous_sources"]["read_back"] == 0
-    assert (tools["pay"]["failed"], tools["search"]["failed"]) == (5, 0)
+    assert (tools["pay"]["failed"], tools["search"]["failed"]) == (6, 0)
+    assert (together["failed"], together["turns"], together["conversations"]) == (6, 10, 5)
+    assert together["tokens"] == sum(info.tokens for info in infos)
     children, replaced, _ = found["apart"]
     assert (replaced["number"], replaced["input_tokens"]) == (3, 1_000)
     assert (children["number"], children["output_tokens"]) == (1, 200)
     assert (found["logs_read"], found["logs_not_read"], found["damaged"]) == (5, 0, 0)
     assert re.search(r"all +0\.025 .* 5 +10 ", printed)
-    assert re.search(r"pay +5 +5 ", printed)
+    assert re.search(r"pay +6 +6 ", printed)
     assert found["tools"][0]["name"] == "pay"
     assert "Without a price: unknown." in printed
     assert "There are no such conversations." in older.stdout
@@ -221,7 +226,8 @@ def test_tables_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     sums = Sums(["user_id", "thread_id"], {})
     for number in range(9):
         metadata = {"n": number % 2, "a": [1], "b": 2, "c": 3, "d": 4} if number > 4 else {}
-        sums.add(info_of(number % 5, metadata=metadata, tokens=10, problem="?" * (number == 8)))
+        info = info_of(number % 5, metadata=metadata, tokens=10, problem="?" * (number == 8))
+        sums.add([info])
     tables = {
         title: {group["name"]: group["conversations"] for group in groups}
         for title, groups in sums.document()["by"].items()
@@ -247,7 +253,7 @@ def test_a_scope_key_may_have_the_name_of_a_table() -> None:
     """The table of a key named "model" is printed beside that of the models."""
     sums = Sums(["model"], {})
     for _ in range(2):
-        sums.add(ConversationInfo(scope={"model": "of a user"}, usage={"gpt": ONE._asdict()}))
+        sums.add([ConversationInfo(scope={"model": "of a user"}, usage={"gpt": ONE._asdict()})])
     file = io.StringIO()
     show(Console(file=file, width=120), sums.document())
     printed = file.getvalue()

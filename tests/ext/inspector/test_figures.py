@@ -273,6 +273,12 @@ async def test_the_figures_of_the_sums(made: tuple[Conversation, httpx.AsyncClie
     billed = [sum(counts) for counts in zip(*map(usage_in, answers), strict=True)]
     failed = sum(has_failed(message.message) for message in active)
     families = [await chat.info(), *await chat.children()]
+    of_children = [
+        message
+        for child in families[1:]
+        for message in await whole(chat.store.conversation(**child.scope))
+    ]
+    failed += sum(has_failed(message.message) for message in of_children)
     counts = [info.usage.get("unknown", {}) for info in families]
     [billed_by_children] = [[count.get(name, 0) for name in USAGE] for count in counts[1:]]
     billed = [sum(pair) for pair in zip(billed, billed_by_children, strict=True)]
@@ -281,7 +287,7 @@ async def test_the_figures_of_the_sums(made: tuple[Conversation, httpx.AsyncClie
         *(f"{number:,}" for number in billed),
         "1",
         f"{sum(message.turn_id == message.message.id for message in active):,}",
-        f"{sum(message.tokens for message in active):,}",
+        f"{sum(message.tokens for message in (*active, *of_children)):,}",
         f"{failed:,}" if failed else "\u2013",
     ]
     assert cells["unknown"] == [*cells["all"][:5], "1"]
@@ -297,7 +303,7 @@ async def test_the_figures_of_the_sums(made: tuple[Conversation, httpx.AsyncClie
         sum(summary.tokens_in for summary in summaries),
         sum(summary.tokens_out for summary in summaries),
     ]
-    for name, figures in tools_in(active).items():
+    for name, figures in tools_in([*active, *of_children]).items():
         assert [figure(text.replace("\u2013", "0")) for text in cells[name][:5]] == figures
     [row] = [figures for name, figures in cells.items() if name.startswith("Sub-agents")]
     assert row == [
