@@ -17,11 +17,19 @@ from rich.console import Console
 from rich.text import Text
 
 from convstore.cli.list_ import MOST_ROWS, document_of, name_of
-from convstore.cli.options import Policy, Target, on_database, read_pairs, read_policy
+from convstore.cli.options import (
+    Policy,
+    PriceOptions,
+    Target,
+    on_database,
+    read_pairs,
+    read_policy,
+    read_prices,
+)
 from convstore.cli.output import Answer, plain, short
 from convstore.cli.show_calls import calls_answer, print_totals
 from convstore.exceptions import InvalidInputError
-from convstore.values.plain import counted, role_of
+from convstore.values.plain import counted, money, role_of
 from convstore.values.scope import PATH
 
 if TYPE_CHECKING:
@@ -31,6 +39,7 @@ if TYPE_CHECKING:
     from convstore.types import ConversationInfo, PastView, StoredItem, ViewReason, ViewStamp
     from convstore.values.list_rows import ListRow
     from convstore.values.policy import HistoryPolicy
+    from convstore.values.usage import Prices
 
 
 _SHOWN = 600
@@ -51,6 +60,7 @@ async def show_command(
     full: Annotated[
         bool, typer.Option("--full", help="Texts and results whole, lines unwrapped.")
     ] = False,
+    price: PriceOptions = None,
     why: Annotated[
         bool, typer.Option("--why", help="What broke the prompt cache of each call.")
     ] = False,
@@ -69,7 +79,8 @@ async def show_command(
       - the number of its row in `convstore list`, with the same --scope;
       - its id;
       - its scope, a value for each key: user_id=ada thread_id=orcas.
-    Old tool results are shown as stubs, and long texts by their beginning.
+    Old tool results are shown as stubs, and long texts by their beginning. What
+    was billed, and with --price what it cost, includes sub-agents.
 
     \b
     --view      what the model gets at the next call, under the policy of the
@@ -87,8 +98,11 @@ async def show_command(
       convstore show 4213ea0c1214ffa97aacd24d --at 16
       convstore show 1 --scope user_id=ada --json --full
     """
-    if view + (at is not None) + (source is not None) + why > 1:
+    views = view + (at is not None) + (source is not None) + why
+    if views > 1:
         raise typer.BadParameter("give only one of --view, --at, --why and --source")
+    if views and price:
+        raise typer.BadParameter("--price is for the whole conversation")
     if policy and not view and at is None:
         raise typer.BadParameter("--policy is for --view and --at")
     limits = read_policy(policy)
@@ -99,7 +113,8 @@ async def show_command(
             return await _view_answer(chat, at, limits, full=full)
         if why:
             return await calls_answer(chat, limit=limit, before=before)
-        return await _log_answer(chat, limit=limit, before=before, full=full)
+        prices = read_prices(price)
+        return await _log_answer(chat, prices, limit=limit, before=before, full=full)
 
 
 async def _source_answer(chat: Conversation, number: int, *, full: bool) -> Answer:
@@ -130,19 +145,25 @@ async def _view_answer(
     return Answer(view.model_dump, shown, is_long=True)
 
 
-async def _log_answer(chat: Conversation, *, limit: int, before: int | None, full: bool) -> Answer:
+async def _log_answer(
+    chat: Conversation, prices: Prices, *, limit: int, before: int | None, full: bool
+) -> Answer:
     from convstore.edges import with_children  # noqa: PLC0415 - loads the database driver
+    from convstore.ext.sums import bill_for  # noqa: PLC0415 - as above
     from convstore.integration import row_of  # noqa: PLC0415 - as above
 
     messages = await chat.list_messages(limit=limit, before=before, full=full)
     first = messages[0].ordinal if len(messages) == limit else 0
     items = [item async for item in chat.items(after=first, before=before)]
     row = await row_of(chat)
-    _, *children = [member async for member in with_children(chat.store, row.info)]
+    family = [member async for member in with_children(chat.store, row.info)]
+    children = family[1:]
+    bill = bill_for("", family, prices).bill()
 
     def document() -> dict[str, Any]:
         found = {
             "conversation": document_of(row),
+            "billed": bill,
             "messages": [message.model_dump() for message in messages],
         }
         lists: dict[str, Sequence[Any]] = {"items": items, "children": children}
@@ -153,7 +174,13 @@ async def _log_answer(chat: Conversation, *, limit: int, before: int | None, ful
         }
 
     shown = partial(
-        _print_log, row=row, messages=messages, items=items, children=children, full=full
+        _print_log,
+        row=row,
+        bill=bill,
+        messages=messages,
+        items=items,
+        children=children,
+        full=full,
     )
     return Answer(document, shown, is_long=True)
 
@@ -326,12 +353,15 @@ def _print_log(
     console: Console,
     *,
     row: ListRow,
+    bill: Mapping[str, Any],
     messages: Sequence[StoredMessage],
     items: Sequence[StoredItem],
     children: Sequence[ConversationInfo],
     full: bool,
 ) -> None:
     print_totals(console, row)
+    if bill["input_tokens"] is not None:
+        console.print(f"Billed: {_billed(bill)}.\n", soft_wrap=True)
     if any(_is_stub(stored.message) for stored in messages):
         console.print("Old tool results are stubs; --full shows them whole.\n", style="dim")
     _print_items(console, (item for item in items if not item.after), full=full)
@@ -349,6 +379,22 @@ def _print_log(
     for child in children:
         size = counted(child.message_count, "message"), counted(child.tokens, "token")
         console.print(f"↳ {name_of(child.scope)}\n  {', '.join(size)}", soft_wrap=True)
+
+
+def _billed(bill: Mapping[str, Any]) -> str:
+    """Return the tokens that providers counted, and what they cost if that is known."""
+    counts = {
+        "input": bill["input_tokens"],
+        "of it from the cache": bill["cache_read_tokens"],
+        "to the cache": bill["cache_write_tokens"],
+        "output": bill["output_tokens"],
+    }
+    parts = [f"{count:,} {name}" for name, count in counts.items() if count or "put" in name]
+    if bill["cost"] is not None:
+        parts.append(f"cost {money(bill['cost'])}")
+        if without := bill["tokens_without_price"]:
+            parts.append(f"{counted(without, 'token')} without a price")
+    return ", ".join(parts)
 
 
 def _print_items(console: Console, items: Iterable[StoredItem], *, full: bool) -> None:

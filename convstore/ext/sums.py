@@ -80,12 +80,18 @@ class GroupSum:
 
     def document(self, unit: str = "conversations", *stored: str) -> dict[str, Any]:
         """Return the number of units, what is stored, and what was billed; None for what is not known."""
-        billed = self.usage.tokens
-        counts = {name: count if billed else None for name, count in self.usage._asdict().items()}
         return {
             "name": self.name,
             unit: self.number,
             **{name: getattr(self, name) for name in stored},
+            **self.bill(),
+        }
+
+    def bill(self) -> dict[str, Any]:
+        """Return what was billed, and what it cost; None for what is not known."""
+        billed = self.usage.tokens
+        counts = {name: count if billed else None for name, count in self.usage._asdict().items()}
+        return {
             **counts,
             "cost": None if self.unpriced == billed else self.cost,
             "tokens_without_price": self.unpriced,

@@ -642,6 +642,11 @@ async def test_sub_agents_are_shown_below_their_caller(server_uri: str) -> None:
             await chat.append({"role": "user", "content": "Plan my garden."})
             child = chat.child("ai 1", "call")
             await child.append(rag_turn("When do beans grow?"))
+            counts: Any = {"input_tokens": 1_000, "output_tokens": 200, "total_tokens": 1_200}
+            said = AIMessage("In May.", usage_metadata=counts)
+            await chat.append(said.model_copy())
+            said.response_metadata = {"model_name": "m"}
+            await child.append(said)
         name = ["user_id=ada", "thread_id=one", "path=ai%201:call"]
         listed = await asyncio.to_thread(printed, "list", "--uri", address)
         rows = [line.split("\t") for line in listed.splitlines()]
@@ -662,3 +667,10 @@ async def test_sub_agents_are_shown_below_their_caller(server_uri: str) -> None:
         assert "Passage 2 on grow" in source
         found = await asyncio.to_thread(document, "list", "--uri", address)
         assert [len(found[key]) for key in ("conversations", "children")] == [1, 1]
+        priced = ["show", *name[:2], "--uri", address, "--price", "m=3,15"]
+        found = await asyncio.to_thread(document, *priced)
+        assert (found["billed"]["input_tokens"], found["billed"]["output_tokens"]) == (2_000, 400)
+        assert found["billed"]["cost"] == pytest.approx(0.006)
+        billed = "Billed: 2,000 input, 400 output, cost 0.0060, 1,200 tokens without a price."
+        assert billed in await asyncio.to_thread(printed, *priced)
+        assert "Billed: 2,000 input, 400 output." in await asyncio.to_thread(printed, *priced[:-2])

@@ -117,7 +117,7 @@ async def _exported(
 
 
 def _cost_columns(info: ConversationInfo, prices: Prices) -> dict[str, Any]:
-    bill = bill_for("", [info], prices).document()
+    bill = bill_for("", [info], prices).bill()
     return {name: bill[name] for name in ("cost", "tokens_without_price")} if prices else {}
 
 
