@@ -35,6 +35,12 @@ STORY = (
 )
 
 
+def refund(euros: int) -> str:
+    """Stand for a tool with an effect, which a person has to approve."""
+    return f"Refunded {euros} euros."
+
+
+TOOLS = {"refund": refund}
 REFUND: dict[str, Any] = {
     "type": "function",
     "function": {
@@ -150,12 +156,13 @@ async def words_of(turn: TurnSession, model: Any) -> AsyncGenerator[str]:
 async def run_calls(turn: TurnSession) -> None:
     """Give each call its result, or let a person decide about it."""
     for call in turn.open_calls:
-        if call.error:  # the model wrote invalid arguments
-            await turn.add_result(call, call.error, error=True)
+        if call.error or call.name not in TOOLS:  # the model wrote invalid arguments, or no tool
+            error = call.error or f"There is no tool {call.name!r}."
+            await turn.add_result(call, error, error=True)
         elif call.decision is None:
             await turn.wait_for(call)
         else:
-            await turn.add_result(call, f"Refunded {call.args['euros']} euros.")
+            await turn.add_result(call, TOOLS[call.name](**call.args))
 
 
 def for_browser(update: ConversationUpdate) -> str:

@@ -122,7 +122,10 @@ async def answer(turn: TurnSession, model: Any) -> AsyncGenerator[Any, None]:
     """Run the tools and the model until the turn has its answer, or a person has to decide."""
     while turn.is_running:
         for call in turn.open_calls:
-            if call.name == "search":
+            if call.error or call.name not in ("search", "refund"):
+                error = call.error or f"There is no tool {call.name!r}."
+                await turn.add_result(call, error, error=True)
+            elif call.name == "search":
                 await turn.add_result(
                     call, "\n".join(passage.page_content for passage in PASSAGES), sources=PASSAGES
                 )

@@ -64,7 +64,10 @@ async def test_the_list_shows_each_conversation_newest_first(
     stored = (await other.info()).tokens
     assert greeting.startswith(f"Hello there grace / t 1 {stored:,} {stamp.tokens:,} 50 % -")
     assert f'aria-label="50 % of the budget of {stamp.history_policy.max_tokens:,}"' in body
-    assert "State Turns Tokens stored Last call, of budget Tokens billed, in / out Failed" in text_in(body)
+    assert (
+        "State Turns Tokens stored Last call, of budget Tokens billed, in / out Failed"
+        in text_in(body)
+    )
     info = await chat.info()
     assert whales.startswith(
         f"On whales ada / {info.scope['thread_id']} broke off {info.turns} {info.tokens:,} - - - "
