@@ -52,7 +52,7 @@ from __future__ import annotations
 import datetime
 import json
 import shlex
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib import metadata
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -523,23 +523,25 @@ class SummaryError(ConvstoreError, ValueError):
 
 
 class MissingExtraError(ConvstoreError, ImportError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed.
+
+    Attributes:
+        arguments: Those of `pip` that install it.
+    """
 
     def __init__(self, *, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed; run: pip {install_with(extra)}")
+        self.arguments = _install_with(extra)
+        super().__init__(f"{package} is not installed; run: pip {self.arguments}")
 
 
-def install_with(extra: str) -> str:
+def _install_with(extra: str) -> str:
     """Return the arguments of `pip` that install this convstore with an extra, from where it came.
 
     That is a checkout, a file or a repository as PEP 610 records them, else the package index.
-
-    Args:
-        extra: The name of the extra.
     """
     try:
-        recorded = distribution("convstore").read_text("direct_url.json")
-    except PackageNotFoundError:
+        recorded = metadata.distribution("convstore").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
         recorded = None
     if not recorded:
         return f"install {shlex.quote(f'convstore[{extra}]')}"

@@ -27,9 +27,9 @@ from convstore.cli.options import (
     read_prices,
 )
 from convstore.cli.output import Answer, plain, short
-from convstore.cli.show_calls import calls_answer, print_totals
+from convstore.cli.show_calls import calls_answer, print_bill, print_totals
 from convstore.exceptions import InvalidInputError
-from convstore.values.plain import counted, money, role_of
+from convstore.values.plain import counted, role_of
 from convstore.values.scope import PATH
 
 if TYPE_CHECKING:
@@ -360,8 +360,7 @@ def _print_log(
     full: bool,
 ) -> None:
     print_totals(console, row)
-    if bill["input_tokens"] is not None:
-        console.print(f"Billed: {_billed(bill)}.\n", soft_wrap=True)
+    print_bill(console, bill)
     if any(_is_stub(stored.message) for stored in messages):
         console.print("Old tool results are stubs; --full shows them whole.\n", style="dim")
     _print_items(console, (item for item in items if not item.after), full=full)
@@ -379,22 +378,6 @@ def _print_log(
     for child in children:
         size = counted(child.message_count, "message"), counted(child.tokens, "token")
         console.print(f"↳ {name_of(child.scope)}\n  {', '.join(size)}", soft_wrap=True)
-
-
-def _billed(bill: Mapping[str, Any]) -> str:
-    """Return the tokens that providers counted, and what they cost if that is known."""
-    counts = {
-        "input": bill["input_tokens"],
-        "of it from the cache": bill["cache_read_tokens"],
-        "to the cache": bill["cache_write_tokens"],
-        "output": bill["output_tokens"],
-    }
-    parts = [f"{count:,} {name}" for name, count in counts.items() if count or "put" in name]
-    if bill["cost"] is not None:
-        parts.append(f"cost {money(bill['cost'])}")
-        if without := bill["tokens_without_price"]:
-            parts.append(f"{counted(without, 'token')} without a price")
-    return ", ".join(parts)
 
 
 def _print_items(console: Console, items: Iterable[StoredItem], *, full: bool) -> None:

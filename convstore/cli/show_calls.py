@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from convstore.cli.list_ import document_of, name_of
 from convstore.cli.output import Answer, new_table, plain
 from convstore.exceptions import InvalidInputError
-from convstore.values.plain import counted
+from convstore.values.plain import counted, money
 
 if TYPE_CHECKING:
     from convstore import Conversation, StoredMessage
@@ -162,3 +162,21 @@ def print_totals(console: Console, row: ListRow) -> None:
         counted(info.tokens, "token"),
     )
     console.print(f"{', '.join(counts)}; {began} to {ended} UTC\n", soft_wrap=True)
+
+
+def print_bill(console: Console, bill: Mapping[str, Any]) -> None:
+    """Print the tokens that providers counted, if they did, and what they cost if that is known."""
+    if bill["input_tokens"] is None:
+        return
+    counts = {
+        "input": bill["input_tokens"],
+        "of it from the cache": bill["cache_read_tokens"],
+        "to the cache": bill["cache_write_tokens"],
+        "output": bill["output_tokens"],
+    }
+    parts = [f"{count:,} {name}" for name, count in counts.items() if count or "put" in name]
+    if bill["cost"] is not None:
+        parts.append(f"cost {money(bill['cost'])}")
+        if without := bill["tokens_without_price"]:
+            parts.append(f"{counted(without, 'token')} without a price")
+    console.print(f"Billed: {', '.join(parts)}.\n", soft_wrap=True)

@@ -25,7 +25,7 @@ from convstore.cli.demo import corpus
 from convstore.cli.demo.demo import Demo, _print_commands
 from convstore.cli.invocation import command_name
 from convstore.cli.output import answer
-from convstore.exceptions import MissingExtraError, install_with
+from convstore.exceptions import MissingExtraError
 from convstore.mongo import migrator
 from convstore.mongo.driver import open_client
 from convstore.store import handle
@@ -115,7 +115,7 @@ def test_the_demo_advises_commands_that_work_where_it_was_started(
     monkeypatch.setattr(sys.modules[Demo.__module__], "find_spec", lambda _: None)
     name = "convstore" if is_on_path else ".venv/bin/convstore"
     assert convstore("demo").stdout.splitlines()[-3:] == [
-        f".venv/bin/python -m pip {install_with('inspector')}",
+        f".venv/bin/python -m pip {MissingExtraError(package='', extra='inspector').arguments}",
         f"{name} demo --inspect",
         f"{name} demo --uri mongodb://localhost:27017/app",
     ]
@@ -143,7 +143,7 @@ def test_a_package_that_is_missing_names_the_pip_of_this_python(
     monkeypatch.setattr("typer.echo", lambda text, **_: said.append(text))
     with pytest.raises(typer.Exit):
         answer(without(), as_document=False)
-    pip = f"{sys.executable} -m pip {install_with('inspector')}"
+    pip = f"{sys.executable} -m pip {MissingExtraError(package='', extra='inspector').arguments}"
     assert said == [f"convstore: jinja2 is not installed; run: {pip}"]
 
 
@@ -172,7 +172,7 @@ def test_an_extra_is_installed_from_where_convstore_came(
     """A checkout, a file or a repository, and the package index only if it came from there."""
     recorded = None if origin is None else json.dumps(origin)
     monkeypatch.setattr(PathDistribution, "read_text", lambda *_: recorded)
-    assert install_with("cli") == arguments
+    assert MissingExtraError(package="", extra="cli").arguments == arguments
 
 
 def test_the_printed_address_keeps_what_is_no_secret() -> None:
@@ -397,7 +397,7 @@ def test_a_missing_extra_is_an_error_of_one_line(
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(SystemExit) as ended:
         main()
-    advice = f"run: pip {install_with('cli')}"
+    advice = f"run: pip {MissingExtraError(package='', extra='cli').arguments}"
     assert ended.value.code == f"convstore: {package} is not installed; {advice}"
 
 

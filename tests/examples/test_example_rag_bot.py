@@ -18,7 +18,7 @@ from programs import run_program
 from test_examples import address, run_example, server_address
 
 from convstore import ConversationStore
-from convstore.exceptions import install_with
+from convstore.exceptions import MissingExtraError
 from convstore.testing.samples import new_id
 
 __all__ = ["address", "server_address"]  # fixtures
@@ -48,9 +48,9 @@ def modules() -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("package", "help_"),
     [
-        ("langgraph", f"run: pip {install_with('langgraph')}"),
+        ("langgraph", str(MissingExtraError(package="langgraph", extra="langgraph"))),
         ("bm25s", "run: pip install bm25s"),
-        ("mongomock_motor", f"run: pip {install_with('memory')}"),
+        ("mongomock_motor", str(MissingExtraError(package="mongomock-motor", extra="memory"))),
     ],
 )
 def test_the_program_says_what_it_lacks(

@@ -29,8 +29,8 @@ from convstore import SOURCES_PROMPT, ConversationStore, HistoryPolicy
 from convstore.exceptions import (
     InvalidInputError,
     InvalidScopeError,
+    MissingExtraError,
     SyncUnsupportedError,
-    install_with,
 )
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langchain.run import CHANNEL, AgentRun, RunReference, run_in
@@ -805,4 +805,4 @@ except MissingExtraError as error:
     ended = subprocess.run(  # noqa: S603
         [sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=True
     )
-    assert ended.stdout == f"langchain is not installed; run: pip {install_with('langchain')}\n"
+    assert ended.stdout == f"{MissingExtraError(package='langchain', extra='langchain')}\n"

@@ -23,7 +23,7 @@ from convstore.cli.demo.pages import cut_page, pages_of
 from convstore.cli.invocation import command_name, pip_name
 from convstore.cli.options import open_store
 from convstore.cli.output import new_table, percent, plain, short
-from convstore.exceptions import install_with
+from convstore.exceptions import MissingExtraError
 from convstore.messages.text import text_of
 from convstore.sources.source import write_ids
 from convstore.summarization import HeadTailSummarizer
@@ -145,7 +145,8 @@ def _print_commands(console: Console, demo: Demo, uri: str) -> None:
         _heading(
             console, "6. Look at it", "It was in memory. In the browser, or in a database of yours:"
         )
-        names["extra"] = "" if _has_inspector() else f"{pip_name()} {install_with('inspector')}\n"
+        missing = MissingExtraError(package="starlette", extra="inspector")
+        names["extra"] = "" if _has_inspector() else f"{pip_name()} {missing.arguments}\n"
         console.print(_IN_MEMORY.format(**names), soft_wrap=True)
         return
     address, is_whole = address_to_print(uri)
