@@ -25,7 +25,7 @@ from convstore.mongo.heads import Heads
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
-from convstore.testing.fixtures import NewStore, ahead, kinds_of, texts_of
+from convstore.testing.fixtures import NewStore, NextCall, ahead, kinds_of, texts_of, unanswered
 from convstore.testing.samples import new_id, rag_turn
 from convstore.transfer import export_conversations
 from convstore.values.reports import ErasureReceipt
@@ -56,10 +56,6 @@ def _found(*numbers: int) -> list[Any]:
     artifact = [{"source_id": number, "content": f"text {new_id()}"} for number in numbers]
     result = ToolMessage("found", artifact=artifact, tool_call_id=call["id"], name="search")
     return [AIMessage("", tool_calls=[call]), result]
-
-
-async def _killed(*_: Any) -> Any:
-    raise StoreUnavailableError("killed")
 
 
 class ChildContract:
@@ -216,15 +212,14 @@ class ChildContract:
         database: Any,
         new_store: NewStore,
         outer: Conversation,
-        monkeypatch: pytest.MonkeyPatch,
+        next_call: NextCall,
     ) -> None:
         """Killed between parent and children: no process finds them, and the next call removes them."""
         chats = await _family(outer)
         root = (await outer.info()).conversation_id
-        with monkeypatch.context() as patch:
-            patch.setattr(Tombstones, "children", _killed)
-            with pytest.raises(StoreUnavailableError):
-                await outer.delete()
+        next_call(Tombstones, "children", before=unanswered)
+        with pytest.raises(StoreUnavailableError):
+            await outer.delete()
         for chat in chats[1:]:
             assert await texts_of(new_store().conversation(**chat.scope)) == []
         assert await _left(database, root) > 0
@@ -232,12 +227,12 @@ class ChildContract:
         assert await _left(database, root) == 0
 
     async def test_the_id_of_a_deleted_child_finds_no_later_one(
-        self, new_store: NewStore, outer: Conversation, monkeypatch: pytest.MonkeyPatch
+        self, new_store: NewStore, outer: Conversation, next_call: NextCall
     ) -> None:
         """`find_conversation` returns None for a deleted child, even if its documents stay and its scope is reused."""
         child = (await _family(outer))[1]
         deleted = (await child.info()).conversation_id
-        monkeypatch.setattr(Tombstones, "children", _killed)
+        next_call(Tombstones, "children", before=unanswered)
         with pytest.raises(StoreUnavailableError):
             await outer.delete()
         await new_store().conversation(**child.scope).append(HumanMessage("new"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from convstore.exceptions import (
 from convstore.mongo.heads import Heads
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
-from convstore.testing.fixtures import NewStore, texts_of
+from convstore.testing.fixtures import NewStore, NextCall, texts_of
 from convstore.testing.samples import new_id, rag_turn, same_messages
 from convstore.values.models import MessagePreview
 
@@ -143,29 +144,28 @@ class EndContract:
             await chat.update(**change)
         assert (await chat.info()).created_at is None
 
+    @pytest.mark.parametrize("seconds", [1, 0])
     async def test_conversations_are_listed_newest_first_by_pages(
-        self, new_store: NewStore
+        self, new_store: NewStore, seconds: int
     ) -> None:
-        """Pages list every conversation of a user once and none of another, in the order of their last messages."""
-        start = datetime.now(UTC).replace(microsecond=0)
-        ticks = iter(range(1_000))
-        store = new_store(clock=Clock(now=lambda: start + timedelta(seconds=next(ticks))))
+        """Pages list every conversation of a user once and none of another, also those of the same moment."""
+        start = datetime(2026, 1, 1, tzinfo=UTC)
+        ticks = count()
+        store = new_store(clock=Clock(now=lambda: start + timedelta(seconds=next(ticks) * seconds)))
         await store.setup()
         user = new_id()
-        for number in range(7):
-            await store.conversation(user_id=user, thread_id=f"t{number}").append(
-                HumanMessage("hi")
-            )
+        threads = [f"t{number}" for number in range(7)]
+        for thread in threads:
+            await store.conversation(user_id=user, thread_id=thread).append(HumanMessage("hi"))
         await store.conversation(user_id=new_id(), thread_id="t").append(HumanMessage("other"))
         seen: list[str] = []
         cursor = None
-        while True:
+        for _ in range(3):
             page = await store.list_conversations(user_id=user, limit=3, cursor=cursor)
             seen += [info.scope["thread_id"] for info in page.conversations]
             cursor = page.next_cursor
-            if cursor is None:
-                break
-        assert seen == [f"t{number}" for number in reversed(range(7))]
+        assert cursor is None
+        assert (seen if seconds else sorted(seen, reverse=True)) == threads[::-1]
 
     @pytest.mark.parametrize("cursor", ["x", "", "AAAA", "💥", 7])
     async def test_a_bad_cursor_is_refused(self, store: ConversationStore, cursor: Any) -> None:
@@ -191,15 +191,17 @@ class EndContract:
             with pytest.raises(InvalidInputError, match="everything"):
                 await call
 
+    @pytest.mark.parametrize("knows_its_length", [True, False])
     async def test_a_log_that_is_deleted_while_it_is_read_says_so(
-        self, chat: Conversation, elsewhere: Conversation
+        self, chat: Conversation, elsewhere: Conversation, *, knows_its_length: bool
     ) -> None:
-        """If a conversation is deleted while `messages` reads it, the iteration raises ConversationDeletedError."""
+        """Iterating `messages` raises ConversationDeletedError, in a process that did not know the log, too."""
         for number in range(120):
             await chat.append(HumanMessage(f"q{number}"))
-        reading = chat.messages(rewound=True)
+        reader, other = (chat, elsewhere) if knows_its_length else (elsewhere, chat)
+        reading = reader.messages(rewound=True)
         await anext(reading)
-        await elsewhere.delete()
+        await other.delete()
         with pytest.raises(ConversationDeletedError):
             _ = [message async for message in reading]
 
@@ -274,39 +276,6 @@ class EndContract:
         await eve.append(HumanMessage("q", id="q"))
         assert await eve.annotations(["q"]) == {}
 
-    async def test_a_log_of_another_process_that_is_deleted_while_it_is_read_says_so(
-        self, chat: Conversation, elsewhere: Conversation
-    ) -> None:
-        """A process that does not know the length of the log raises too, instead of stopping early."""
-        for number in range(120):
-            await chat.append(HumanMessage(f"q{number}"))
-        reading = elsewhere.messages(rewound=True)
-        await anext(reading)
-        await chat.delete()
-        with pytest.raises(ConversationDeletedError):
-            _ = [message async for message in reading]
-
-    async def test_conversations_of_one_moment_are_on_one_page_each(
-        self, new_store: NewStore
-    ) -> None:
-        """Dates are exact to a millisecond; no conversation is skipped and none is listed twice."""
-        user = new_id()
-        moment = datetime(2026, 1, 1, tzinfo=UTC)
-        store = new_store(clock=Clock(now=lambda: moment))
-        await store.setup()
-        for number in range(7):
-            await store.conversation(user_id=user, thread_id=f"t{number}").append(
-                HumanMessage("Hello")
-            )
-        found: list[str] = []
-        cursor: str | None = None
-        for _ in range(4):
-            page = await store.list_conversations(user_id=user, limit=2, cursor=cursor)
-            found += [conversation.scope["thread_id"] for conversation in page.conversations]
-            cursor = page.next_cursor
-        assert cursor is None
-        assert sorted(found) == [f"t{number}" for number in range(7)]
-
     async def test_a_date_never_goes_back(self, chat: Conversation, new_store: NewStore) -> None:
         """A late refresh of the head does not make the conversation older."""
         start = datetime(2026, 1, 1, tzinfo=UTC)
@@ -320,18 +289,11 @@ class EndContract:
         assert listed.updated_at == start + timedelta(hours=1)
 
     async def test_a_description_of_a_conversation_that_is_deleted_meanwhile_is_of_the_next(
-        self, chat: Conversation, elsewhere: Conversation, monkeypatch: pytest.MonkeyPatch
+        self, chat: Conversation, elsewhere: Conversation, next_call: NextCall
     ) -> None:
         """If the conversation is deleted during `update`, the scope's next conversation gets the title."""
         await chat.append(HumanMessage("Hello"))
-        describe = Heads.describe
-
-        async def delete_and_describe(heads: Heads, *values: Any) -> bool:
-            monkeypatch.undo()
-            await elsewhere.delete()
-            return await describe(heads, *values)
-
-        monkeypatch.setattr(Heads, "describe", delete_and_describe)
+        next_call(Heads, "describe", before=elsewhere.delete)
         await chat.update(title="Seals")
         info = await chat.info()
         assert (info.title, info.message_count) == ("Seals", 0)

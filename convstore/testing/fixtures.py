@@ -4,21 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 import pytest
 
 from convstore.conversation import Conversation
+from convstore.exceptions import StoreUnavailableError
 from convstore.messages.tool_calls import calls_of, result_id
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
+from convstore.values.models import Turn
 
-__all__ = ["ContractFixtures", "NewStore", "ahead", "kinds_of", "result_id_of", "texts_of"]
+__all__ = [
+    "ContractFixtures",
+    "NewStore",
+    "NextCall",
+    "ahead",
+    "kinds_of",
+    "result_id_of",
+    "texts_of",
+    "turn_of",
+    "unanswered",
+]
 
 NewStore: TypeAlias = Callable[..., ConversationStore]
 """Makes a store with the given options."""
+
+NextCall: TypeAlias = Callable[..., None]
+"""Takes a class and the name of a method, and what happens `before` or `after` its next call (that succeeds)."""
+
+_Event: TypeAlias = Callable[[], Awaitable[Any]] | None
 
 
 def ahead(seconds: float, *, hurry: float = 1.0) -> Clock:
@@ -29,6 +46,11 @@ def ahead(seconds: float, *, hurry: float = 1.0) -> Clock:
     )
 
 
+async def unanswered() -> None:
+    """Fail as a server does that cannot be reached."""
+    raise StoreUnavailableError("no answer")
+
+
 async def result_id_of(chat: Conversation, call_id: str) -> str:
     """Return the `TurnCall.result_id` of the newest call with an id, in any variant; the id itself without a call."""
     found = call_id
@@ -36,6 +58,13 @@ async def result_id_of(chat: Conversation, call_id: str) -> str:
         if any(call.id == call_id for call in calls_of(message)):
             found = result_id(str(message.id), call_id)
     return found
+
+
+async def turn_of(chat: Conversation, turn_id: str) -> Turn:
+    """Return a turn that there is."""
+    turn = await chat.get_turn(turn_id)
+    assert turn is not None
+    return turn
 
 
 async def kinds_of(chat: Conversation) -> list[str]:
@@ -94,6 +123,27 @@ class ContractFixtures:
     def elsewhere(self, chat: Conversation, new_store: NewStore) -> Conversation:
         """The same conversation in another worker."""
         return new_store().conversation(**chat.scope)
+
+    @pytest.fixture
+    def next_call(self, monkeypatch: pytest.MonkeyPatch) -> NextCall:
+        """Lets something happen at the next call of a method: what another worker does meanwhile, or a failure."""
+
+        def set_up(owner: type, name: str, *, before: _Event = None, after: _Event = None) -> None:
+            method = getattr(owner, name)
+
+            async def called(*args: Any, **options: Any) -> Any:
+                if before:
+                    monkeypatch.setattr(owner, name, method)
+                    await before()
+                found = await method(*args, **options)
+                if after:
+                    monkeypatch.setattr(owner, name, method)
+                    await after()
+                return found
+
+            monkeypatch.setattr(owner, name, called)
+
+        return set_up
 
     @pytest.fixture
     async def hurried(self, chat: Conversation, new_store: NewStore) -> AsyncIterator[Conversation]:

@@ -23,7 +23,7 @@ from convstore.messages.compression import decompress_bytes
 from convstore.mongo.copies import Copies
 from convstore.mongo.heads import Heads
 from convstore.mongo.keys import entry_id
-from convstore.testing.fixtures import NewStore, ahead
+from convstore.testing.fixtures import NewStore, NextCall, ahead, unanswered
 from convstore.testing.samples import new_id, rag_turn
 from convstore.testing.turn_variants import CALL
 from convstore.types import LogItem
@@ -178,13 +178,12 @@ class ForkContract:
 
     @pytest.mark.parametrize("by", ["lost", "age", "id"])
     async def test_an_erasure_of_others_leaves_a_fork_that_is_being_made(
-        self, chat: Conversation, database: Any, monkeypatch: pytest.MonkeyPatch, by: str
+        self, chat: Conversation, database: Any, next_call: NextCall, by: str
     ) -> None:
         """One of lost conversations, or of old ones; erased by its own id, the fork fails and has nothing."""
         scope = _scope()
-        claim = Heads.claim
 
-        async def erased(*given: Any, **options: Any) -> Any:
+        async def erase() -> None:
             copy = (await database["heads"].find_one({"copying": True}, sort=[("sweep_at", -1)]))[
                 "conversation"
             ]
@@ -192,10 +191,9 @@ class ForkContract:
                 await chat.store.prune(older_than=timedelta(days=90))
             else:
                 await chat.store.erase(*([copy] if by == "id" else []), lost=by == "lost")
-            return await claim(*given, **options)
 
         await chat.append(rag_turn("What about whales?"))
-        monkeypatch.setattr(Heads, "claim", erased)
+        next_call(Heads, "claim", before=erase)
         if by == "id":
             with pytest.raises(ConversationDeletedError):
                 await chat.fork(key="r", new_scope=scope)
@@ -209,11 +207,10 @@ class ForkContract:
         chat: Conversation,
         new_store: NewStore,
         database: Any,
-        monkeypatch: pytest.MonkeyPatch,
+        next_call: NextCall,
     ) -> None:
         """The same request makes it later; of a scope that is erased meanwhile nothing stays either."""
         scope = _scope()
-        claim = Heads.claim
 
         async def copies() -> int:
             tombstones = [
@@ -227,34 +224,26 @@ class ForkContract:
             ]
             return int(await database["log"].count_documents({"conversation": {"$in": ids}}))
 
-        async def fails(*_: Any, **__: Any) -> Any:
-            raise StoreUnavailableError("no answer")
-
-        async def erased(*given: Any, **options: Any) -> Any:
+        async def erase() -> None:
             await chat.store.erase(user_id=scope["user_id"])
-            return await claim(*given, **options)
 
         await chat.append(rag_turn("What about whales?"))
-        for broken, error in ((fails, StoreUnavailableError), (erased, ConversationDeletedError)):
-            monkeypatch.setattr(Heads, "claim", broken)
+        meanwhile = ((unanswered, StoreUnavailableError), (erase, ConversationDeletedError))
+        for happens, error in meanwhile:
+            next_call(Heads, "claim", before=happens)
             with pytest.raises(error):
                 await chat.fork(key="r", new_scope=scope)
-            monkeypatch.setattr(Heads, "claim", claim)
             assert (await chat.store.conversation(**scope).info()).created_at is None
             assert (
                 await chat.store.list_conversations(user_id=scope["user_id"])
             ).conversations == []
-            assert await copies() > 0 or broken is erased
+            assert await copies() > 0 or happens is erase
             await new_store(clock=ahead(3_600)).erase(user_id=scope["user_id"])
             assert await copies() == 0
         fork = await chat.fork(key="r", new_scope=scope)
         assert (await fork.info()).message_count == 4
-
-        async def deleted(*_: Any, **__: Any) -> None:
-            await chat.delete()
-
         free = _scope()
-        monkeypatch.setattr(Copies, "annotations", deleted)
+        next_call(Copies, "annotations", before=chat.delete)
         with pytest.raises(ConversationDeletedError):
             await chat.fork(key="r", new_scope=free)
         assert (await chat.store.conversation(**free).info()).created_at is None

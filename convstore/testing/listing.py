@@ -24,7 +24,7 @@ from convstore.mongo.heads import Heads
 from convstore.mongo.log import Log
 from convstore.runtime.clock import Clock, as_of, backdated
 from convstore.store import ConversationStore
-from convstore.testing.fixtures import NewStore, texts_of
+from convstore.testing.fixtures import NewStore, NextCall, texts_of
 from convstore.testing.samples import new_id
 from convstore.values.models import ConversationInfo, LastCall
 from convstore.values.reports import ErasureReceipt
@@ -453,22 +453,18 @@ class ListContract:
         other: ConversationStore,
         time: HandMovedTime,
         user: str,
-        monkeypatch: pytest.MonkeyPatch,
+        next_call: NextCall,
     ) -> None:
         """Between the look at the log and the end of the conversation, by an import that does not change its date."""
         with as_of(_LONG_AGO):
             await mine.append(HumanMessage("q"))
         time.seconds += 100 * 86_400
-        look = Log.last_date
 
-        async def look_and_be_late(log: Log, conversation: str) -> Any:
-            found = await look(log, conversation)
-            monkeypatch.undo()
+        async def append() -> None:
             with as_of(_LONG_AGO):
                 await mine.append(AIMessage("a"))
-            return found
 
-        monkeypatch.setattr(Log, "last_date", look_and_be_late)
+        next_call(Log, "last_date", after=append)
         assert await other.prune(older_than=timedelta(days=90), user_id=user) == ErasureReceipt()
         assert await texts_of(other.conversation(**mine.scope)) == ["q", "a"]
 

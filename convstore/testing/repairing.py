@@ -12,7 +12,7 @@ from convstore.conversation import Conversation
 from convstore.mongo.inspection import Inspection
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
-from convstore.testing.fixtures import NewStore, texts_of
+from convstore.testing.fixtures import NewStore, NextCall, texts_of
 from convstore.testing.samples import new_id, rag_turn
 from convstore.testing.stored import Stored, kinds
 from convstore.testing.verifying import VerifyFixtures, clock_ahead
@@ -75,18 +75,16 @@ class RepairContract(VerifyFixtures):
 
     @pytest.mark.parametrize("repair", [False, True])
     async def test_a_head_that_is_refreshed_meanwhile_is_no_finding(
-        self, stored: Stored, database: Any, monkeypatch: pytest.MonkeyPatch, repair: bool
+        self, stored: Stored, database: Any, next_call: NextCall, repair: bool
     ) -> None:
         """A head that looks late is read again before it is reported, and a refreshed one is not overwritten."""
         head = await stored.head()
-        read = Inspection.entries
         await stored.set_head({"updated_at": head["updated_at"] - timedelta(hours=1)})
-
-        async def read_late(self: Inspection, conversation: str, **options: Any) -> Any:
-            await database["heads"].replace_one({"_id": head["_id"]}, head)
-            return await read(self, conversation, **options)
-
-        monkeypatch.setattr(Inspection, "entries", read_late)
+        next_call(
+            Inspection,
+            "entries",
+            before=lambda: database["heads"].replace_one({"_id": head["_id"]}, head),
+        )
         assert await stored.found(repair=repair) == []
         assert await stored.head() == head
 

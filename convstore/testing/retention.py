@@ -21,7 +21,7 @@ from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.summarization import HeadTailSummarizer
-from convstore.testing.fixtures import NewStore, texts_of
+from convstore.testing.fixtures import NewStore, NextCall, texts_of, unanswered
 from convstore.testing.samples import new_id, rag_turn
 from convstore.values.policy import CompactionRule
 from convstore.values.reports import ErasureReceipt
@@ -392,7 +392,7 @@ class RetentionContract:
         assert await _documents_of(database, ended) == 0
 
     async def test_a_head_that_was_touched_meanwhile_stays(
-        self, new_store: NewStore, monkeypatch: pytest.MonkeyPatch
+        self, new_store: NewStore, next_call: NextCall
     ) -> None:
         """An append between the look at the last entry and the end of the conversation saves it."""
         now = datetime.now(UTC)
@@ -403,15 +403,7 @@ class RetentionContract:
         await old.setup()
         await old.conversation(user_id=user, thread_id="t").append(HumanMessage("old"))
         chat = writer.conversation(user_id=user, thread_id="t")
-        look = Log.last_date
-
-        async def look_and_be_late(log: Log, conversation: str) -> Any:
-            found = await look(log, conversation)
-            monkeypatch.undo()
-            await chat.append(HumanMessage("new"))
-            return found
-
-        monkeypatch.setattr(Log, "last_date", look_and_be_late)
+        next_call(Log, "last_date", after=lambda: chat.append(HumanMessage("new")))
         assert await store.prune(older_than=timedelta(days=90), user_id=user) == _NOTHING
         assert await texts_of(chat) == ["old", "new"]
 
@@ -479,26 +471,15 @@ class RetentionContract:
         assert (await other.load_history()).messages == []
 
     async def test_concurrent_work_has_ended_when_an_error_is_raised(
-        self, store: ConversationStore, monkeypatch: pytest.MonkeyPatch
+        self, store: ConversationStore, next_call: NextCall
     ) -> None:
         """If one conversation cannot be deleted, `erase` deletes all others before it raises the error."""
         user = new_id()
-        ended = list[str]()
         for number in range(6):
             await store.conversation(user_id=user, thread_id=f"t{number}").append(
                 HumanMessage("Hello")
             )
-        write_tombstone = Tombstones.write_tombstone
-
-        async def bury_or_fail(tombstones: Tombstones, head: Any, **options: Any) -> bool:
-            if not ended:
-                ended.append("failed")
-                raise StoreUnavailableError("no answer")
-            done = await write_tombstone(tombstones, head, **options)
-            ended.append(head.key)
-            return done
-
-        monkeypatch.setattr(Tombstones, "write_tombstone", bury_or_fail)
+        next_call(Tombstones, "write_tombstone", before=unanswered)
         with pytest.raises(StoreUnavailableError):
             await store.erase(user_id=user)
-        assert len(ended) == 6
+        assert len((await store.list_conversations(user_id=user)).conversations) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,6 +13,7 @@ from convstore.store import ConversationStore
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.fixtures import NewStore
 from convstore.testing.samples import new_id, rag_turn
+from convstore.testing.turn_streams import break_off
 from convstore.values.policy import CompactionRule
 from convstore.values.reports import StoreStats
 
@@ -98,8 +98,7 @@ class StatsContract:
         ]
         assert sum(growth.bytes for growth in stats.growth) == stats.bytes["entries"]
         async with await chat.turn("q", human="Sing") as turn:
-            with pytest.raises(ConnectionError):
-                [word async for word in turn.stream(_broken())]
+            await break_off(turn, "La la la")
         assert (await store.stats(user_id=user)).bytes["drafts"] > 0
 
     async def test_an_empty_scope_has_empty_statistics(self, store: ConversationStore) -> None:
@@ -131,8 +130,3 @@ class StatsContract:
         await store.close()
         assert (stats.conversations, stats.messages) == (3, 12)
         assert stats.bytes["entries"] == sum(part.bytes["entries"] for part in each)
-
-
-async def _broken() -> AsyncIterator[str]:
-    yield "La"
-    raise ConnectionError

@@ -11,6 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, UnknownMessageError
 from convstore.messages.tool_calls import result_id
+from convstore.testing.fixtures import turn_of
 from convstore.values.models import Turn
 
 __all__ = ["TurnMessageContract"]
@@ -69,7 +70,7 @@ class TurnMessageContract:
         assert [
             _ids(turn.messages) for turn in await _turns(chat, before=3, newest_first=True)
         ] == [first]
-        assert (turn := await chat.get_turn("q1"))
+        turn = await turn_of(chat, "q1")
         assert _ids(turn.messages) == first
         assert await chat.get_turn("i1") is None
         with pytest.raises(InvalidInputError):
@@ -131,8 +132,7 @@ class TurnMessageContract:
         )
         await chat.append(SystemMessage("The user uploaded a file.", id="note"))
         await chat.append(AIMessage("Are you still there?", id="reminder"))
-        turn = await chat.get_turn("q1")
-        assert turn
+        turn = await turn_of(chat, "q1")
         assert (turn.is_finished, turn.over) == (True, "answered")
         assert _ids(turn.messages) == ["q1", "s", "a1", "note", "reminder"]
         await chat.append(HumanMessage("Two?", id="q2"))

@@ -26,7 +26,15 @@ from convstore.exceptions import (
 )
 from convstore.mongo.log import Log
 from convstore.mongo.turn_leases import TurnLeases
-from convstore.testing.fixtures import NewStore, ahead, kinds_of, result_id_of, texts_of
+from convstore.testing.fixtures import (
+    NewStore,
+    NextCall,
+    ahead,
+    kinds_of,
+    result_id_of,
+    texts_of,
+    turn_of,
+)
 from convstore.testing.samples import rag_turn
 from convstore.testing.stored import Stored
 
@@ -171,7 +179,7 @@ class TurnSessionContract:
         async with await chat.turn("r1", human="Do seals sleep?"):
             pass
         assert await elsewhere.stop("r1")
-        assert (turn := await chat.get_turn("r1")) is not None
+        turn = await turn_of(chat, "r1")
         assert turn.is_finished
         assert not await elsewhere.stop("r1")
         assert not await elsewhere.stop("r2")
@@ -189,7 +197,7 @@ class TurnSessionContract:
                 assert await elsewhere.stop("r1")
                 await turn.append(AIMessage("They do."))
             assert (turn.is_stopped, turn.answer and turn.answer.text) == (True, "They do.")
-            assert (state := await elsewhere.get_turn("r1")) is not None
+            state = await turn_of(elsewhere, "r1")
             assert (state.over, len(state.messages)) == ("stopped", 2)
         killed = await chat.turn("r2", human="And orcas?")
         assert await elsewhere.stop("r2")
@@ -207,7 +215,7 @@ class TurnSessionContract:
             await turn.append(AIMessage("They do."))
             with pytest.raises(TurnBusyError):
                 await elsewhere.turn("r2", human="And orcas?", busy="interrupt", wait_seconds=0)
-        assert (state := await elsewhere.get_turn("r1")) is not None
+        state = await turn_of(elsewhere, "r1")
         assert (turn.is_stopped, state.over) == (False, "answered")
 
     async def test_a_person_decides_later(
@@ -300,7 +308,7 @@ class TurnSessionContract:
             await turn.finish()
             assert turn.is_finished
             assert (await turn.load_history()).messages[-1].text.startswith('{"success": true')
-        assert (found := await elsewhere.get_turn("r1")) is not None
+        found = await turn_of(elsewhere, "r1")
         assert found.is_finished
         assert (await elsewhere.load_history()).messages[-1].text.startswith('{"success": true')
 
@@ -423,29 +431,24 @@ class TurnSessionContract:
             await turn.finish()
             with pytest.raises(TurnClosedError):
                 await turn.append(AIMessage("They do."))
-        assert (found := await chat.get_turn("r1")) is not None
+        found = await turn_of(chat, "r1")
         assert (found.is_finished, len(found.messages)) == (True, 1)
 
     async def test_a_cancelled_request_leaves_no_lease(
-        self, chat: Conversation, elsewhere: Conversation, monkeypatch: pytest.MonkeyPatch
+        self, chat: Conversation, elsewhere: Conversation, next_call: NextCall
     ) -> None:
         """A client that goes away while the lease is taken may ask again at once."""
-        take = TurnLeases.take
-        asked = list[asyncio.Task[TurnSession]]()
 
-        async def cancelled(*args: Any, **options: Any) -> Any:
-            taken = await take(*args, **options)
-            asked[0].cancel()
+        async def cancel() -> None:
+            asked.cancel()
             await asyncio.sleep(0)
-            return taken
 
         async with await chat.turn("r0", human="Do seals eat?"):
             pass
-        monkeypatch.setattr(TurnLeases, "take", cancelled)
-        asked.append(asyncio.create_task(chat.turn("r1", human="Do seals sleep?")))
-        await asyncio.wait(asked)
-        assert asked[0].cancelled()
-        monkeypatch.undo()
+        next_call(TurnLeases, "take", after=cancel)
+        asked = asyncio.create_task(chat.turn("r1", human="Do seals sleep?"))
+        await asyncio.wait([asked])
+        assert asked.cancelled()
         async with await elsewhere.turn("r1", human="Do seals sleep?") as turn:
             assert turn.is_running
 
@@ -472,7 +475,7 @@ class TurnSessionContract:
             for call in turn.open_calls:
                 await turn.wait_for(call)
             waiting = turn.waiting_calls
-        assert (found := await chat.get_turn("r1"))
+        found = await turn_of(chat, "r1")
         assert list(found.waiting_calls) == waiting
         [listed] = [turn async for turn in chat.turns()]
         assert listed.waiting_calls == found.waiting_calls
@@ -481,10 +484,10 @@ class TurnSessionContract:
         with pytest.raises(InvalidInputError, match="call must be a TurnCall or its result_id"):
             await chat.decide("r1", 1, "approve")  # type: ignore[arg-type]
         await chat.decide("r1", waiting[0], "approve")
-        assert (found := await chat.get_turn("r1"))
+        found = await turn_of(chat, "r1")
         assert list(found.waiting_calls) == waiting[1:]
         await chat.decide("r1", waiting[1].result_id, "reject")
-        assert (found := await chat.get_turn("r1"))
+        found = await turn_of(chat, "r1")
         assert found.waiting_calls == ()
         async with await chat.turn("r1") as turn:
             assert [call.name for call in turn.open_calls] == ["a"]
@@ -540,7 +543,7 @@ class TurnSessionContract:
         await chat.append(HumanMessage("And a room", id="r2"))
         for before, is_finished in (("r2", True), (turn.messages[1].id, False)):
             await elsewhere.rewind(before_id=str(before))
-            assert (found := await chat.get_turn("r1")) is not None
+            found = await turn_of(chat, "r1")
             assert found.is_finished is is_finished
         async with await chat.turn("r1") as again:
             assert again.is_running

@@ -9,12 +9,13 @@ import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, ToolCallChunk
 
 from convstore.conversation import Conversation
+from convstore.conversation.turn import TurnSession
 from convstore.exceptions import InvalidInputError, InvalidMessageError
 from convstore.runtime.clock import Clock
-from convstore.testing.fixtures import NewStore, ahead, kinds_of
+from convstore.testing.fixtures import NewStore, ahead, kinds_of, turn_of
 from convstore.turns.streaming import DRAFT_SECONDS
 
-__all__ = ["TurnStreamContract"]
+__all__ = ["TurnStreamContract", "break_off"]
 
 _PATIENCE = 60.0
 _NOTICED = 2.0
@@ -44,6 +45,13 @@ async def _draft_in(chat: Conversation, text: str) -> None:
             await asyncio.sleep(0.01)
 
 
+async def break_off(turn: TurnSession, *texts: str, **options: Any) -> None:
+    """Stream a reply whose source fails at its end."""
+    with pytest.raises(ConnectionError):
+        async for _ in turn.stream(_stream(list(texts), ConnectionError()), **options):
+            pass
+
+
 class TurnStreamContract:
     """`stream` of a turn."""
 
@@ -62,11 +70,8 @@ class TurnStreamContract:
     ) -> None:
         """The turn is unfinished, the draft is what was yielded, and the same request asks again."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
-            with pytest.raises(ConnectionError):
-                async for _ in turn.stream(_stream(["They ", "do"], ConnectionError())):
-                    pass
-        found = await elsewhere.get_turn("r1")
-        assert found is not None
+            await break_off(turn, "They ", "do")
+        found = await turn_of(elsewhere, "r1")
         assert (found.is_finished, found.draft) == (False, "They do")
         async with await elsewhere.turn("r1", human="Do seals sleep?") as again:
             assert (again.is_running, again.draft) == (True, "They do")
@@ -76,12 +81,9 @@ class TurnStreamContract:
     ) -> None:
         """A draft left by a broken stream is no longer shown once the turn has a later message."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
-            with pytest.raises(ConnectionError):
-                async for _ in turn.stream(_stream(["Let me "], ConnectionError())):
-                    pass
+            await break_off(turn, "Let me ")
             await turn.append(AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": "c"}]))
-        found = await elsewhere.get_turn("r1")
-        assert found is not None
+        found = await turn_of(elsewhere, "r1")
         assert (found.is_finished, found.draft) == (False, "")
         async with await elsewhere.turn("r1") as again:
             assert again.draft == ""
@@ -125,9 +127,7 @@ class TurnStreamContract:
         reading = asyncio.ensure_future(read())
         await _draft_in(chat, "They do not")
         async with await chat.turn("r1") as turn:
-            with pytest.raises(ConnectionError):
-                async for _ in turn.stream(_stream(["They do"], ConnectionError())):
-                    pass
+            await break_off(turn, "They do")
             gate.set()
             await asyncio.wait([reading])
         assert isinstance(reading.exception(), ConnectionError)
@@ -138,9 +138,7 @@ class TurnStreamContract:
     ) -> None:
         """Deleting a conversation deletes its drafts and counts them in the receipt."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
-            with pytest.raises(ConnectionError):
-                async for _ in turn.stream(_stream(["They"], ConnectionError())):
-                    pass
+            await break_off(turn, "They")
         conversation = (await chat.info()).conversation_id
         assert (await chat.delete()).drafts == 1
         assert await database["drafts"].count_documents({"conversation": conversation}) == 0
@@ -148,9 +146,7 @@ class TurnStreamContract:
     async def test_a_damaged_draft_counts_as_none(self, chat: Conversation, database: Any) -> None:
         """A draft that fails its checksum is never shown. `verify` reports it, and a repair removes it."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
-            with pytest.raises(ConnectionError):
-                async for _ in turn.stream(_stream(["They"], ConnectionError())):
-                    pass
+            await break_off(turn, "They")
         query = {"conversation": (await chat.info()).conversation_id}
         [document] = await database["drafts"].find(query).to_list(None)
         text, seal = document["draft"]
@@ -229,8 +225,7 @@ class TurnStreamContract:
             assert (len(waits) in {1, 2}, max(waits) <= _NOTICED) == (True, True)
             assert (turn.is_running, turn.is_stopped, turn.is_finished) == (False, True, True)
         assert closed == ["closed"]
-        found = await elsewhere.get_turn("r1")
-        assert found is not None
+        found = await turn_of(elsewhere, "r1")
         assert (found.is_finished, [message.text for message in found.messages[1:]]) == (
             True,
             texts,
@@ -243,8 +238,7 @@ class TurnStreamContract:
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             assert await anext(turn.stream(_stream(["They ", asyncio.Event()]))) == "They "
             assert await elsewhere.stop("r1")
-        found = await elsewhere.get_turn("r1")
-        assert found is not None
+        found = await turn_of(elsewhere, "r1")
         assert (found.is_finished, [message.text for message in found.messages[1:]]) == (
             True,
             ["They "],
@@ -270,11 +264,8 @@ class TurnStreamContract:
         later = new_store(clock=ahead(31)).conversation(**chat.scope)
         async with await later.turn("r1") as turn:
             for session, text in ((turn, "They do"), (old, "They do not")):
-                with pytest.raises(ConnectionError):
-                    async for _ in session.stream(_stream([text], ConnectionError())):
-                        pass
-        found = await chat.get_turn("r1")
-        assert found is not None
+                await break_off(session, text)
+        found = await turn_of(chat, "r1")
         assert found.draft == "They do"
 
     async def test_leaving_closes_a_stream(self, chat: Conversation) -> None:
@@ -284,8 +275,7 @@ class TurnStreamContract:
             stream = turn.stream(_stream(["They ", asyncio.Event()], closed=closed))
             assert await anext(stream) == "They "
         assert closed == ["closed"]
-        found = await chat.get_turn("r1")
-        assert found is not None
+        found = await turn_of(chat, "r1")
         assert found.draft == "They "
 
     async def test_a_redactor_that_fails_hides_no_error(
@@ -293,15 +283,12 @@ class TurnStreamContract:
     ) -> None:
         """If a redactor fails, no draft is stored and its error class is logged. The source's error is raised."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
-            with pytest.raises(ConnectionError):
-                async for _ in turn.stream(_stream(["They"], ConnectionError()), redact=int):  # type: ignore[arg-type]
-                    pass
+            await break_off(turn, "They", redact=int)
         lines = [record.getMessage() for record in caplog.records if record.name == "convstore"]
         assert (
             sum("has no drafts, as their redactor raises ValueError" in line for line in lines) == 1
         )
-        found = await chat.get_turn("r1")
-        assert found is not None
+        found = await turn_of(chat, "r1")
         assert found.draft == ""
 
     async def test_a_source_may_cancel_itself(self, chat: Conversation) -> None:

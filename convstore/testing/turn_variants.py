@@ -20,7 +20,7 @@ from convstore.exceptions import (
     UnknownMessageError,
 )
 from convstore.mongo.log import Log
-from convstore.testing.fixtures import NewStore, ahead
+from convstore.testing.fixtures import NewStore, NextCall, ahead, unanswered
 from convstore.testing.stored import Stored
 
 __all__ = ["CALL", "TurnVariantContract", "ask", "shown"]
@@ -273,21 +273,14 @@ class TurnVariantContract:
         assert [variant.is_active for variant in await chat.variants("q1")] == [False, False, True]
 
     async def test_an_answer_of_unknown_outcome_is_repeated(
-        self, chat: Conversation, monkeypatch: pytest.MonkeyPatch
+        self, chat: Conversation, next_call: NextCall
     ) -> None:
         """If it was written, it is shown once, and nothing follows it."""
         await ask(chat, 1)
-        insert = Log.insert
-
-        async def failing(log: Log, *args: Any, **options: Any) -> None:
-            await insert(log, *args, **options)
-            raise StoreUnavailableError("no answer")
-
         async with await chat.turn("q1", regenerate="click") as turn:
-            monkeypatch.setattr(Log, "insert", failing)
+            next_call(Log, "insert", after=unanswered)
             with pytest.raises(StoreUnavailableError):
                 await turn.append(AIMessage("B1", id="b1"))
-            monkeypatch.setattr(Log, "insert", insert)
             await turn.append(AIMessage("B1", id="b1"))
             assert not turn.is_variant
         assert await shown(chat) == ["Q1", "B1"]

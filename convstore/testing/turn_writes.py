@@ -18,7 +18,16 @@ from convstore.exceptions import (
 )
 from convstore.mongo.log import Log
 from convstore.mongo.turn_leases import TurnLeases
-from convstore.testing.fixtures import NewStore, ahead, kinds_of, result_id_of, texts_of
+from convstore.testing.fixtures import (
+    NewStore,
+    NextCall,
+    ahead,
+    kinds_of,
+    result_id_of,
+    texts_of,
+    turn_of,
+    unanswered,
+)
 from convstore.testing.turn_sessions import calls
 
 __all__ = ["TurnWriteContract"]
@@ -78,25 +87,17 @@ class TurnWriteContract:
             async with await later.turn("r2", human="Do orcas sleep?") as turn:
                 await turn.append(AIMessage("They do."))
             await later.rewind(before_id="r2")
-        stopped = await later.get_turn("r1")
-        assert stopped is not None
+        stopped = await turn_of(later, "r1")
         assert stopped.is_finished
         async with await later.turn("r1") as again:
             assert (again.is_stopped, again.is_finished, again.open_calls) == (True, True, [])
 
     async def test_a_stop_as_the_session_is_left_is_marked(
-        self, chat: Conversation, elsewhere: Conversation, monkeypatch: pytest.MonkeyPatch
+        self, chat: Conversation, elsewhere: Conversation, next_call: NextCall
     ) -> None:
         """It may come after the holder looked for one last time."""
-        release = TurnLeases.release
-
-        async def late(leases: TurnLeases, *args: Any, **options: Any) -> bool:
-            monkeypatch.undo()
-            assert await elsewhere.stop("r1")
-            return await release(leases, *args, **options)
-
         async with await chat.turn("r1", human="Do seals sleep?"):
-            monkeypatch.setattr(TurnLeases, "release", late)
+            next_call(TurnLeases, "release", before=lambda: elsewhere.stop("r1"))
         async with await elsewhere.turn("r1") as again:
             assert (again.is_stopped, again.is_finished) == (True, True)
 
@@ -235,16 +236,9 @@ class TurnWriteContract:
             assert [call.name for call in turn.open_calls] == ["search"]
 
     async def test_a_reply_of_unknown_outcome_is_stored_once(
-        self, chat: Conversation, monkeypatch: pytest.MonkeyPatch
+        self, chat: Conversation, next_call: NextCall
     ) -> None:
         """That holds for a reply under a new id and for one without an id, if the caller sends an equal one again."""
-        insert = Log.insert
-
-        async def failing(log: Log, *args: Any, **options: Any) -> None:
-            await insert(log, *args, **options)
-            monkeypatch.setattr(Log, "insert", insert)
-            raise StoreUnavailableError("no answer")
-
         async with await chat.turn("r1", human="What do orcas eat?") as turn:
             await turn.append(AIMessage("Fish.", id="cached"))
         async with await chat.turn("r2", human="What do orcas eat?") as turn:
@@ -252,7 +246,7 @@ class TurnWriteContract:
                 AIMessage("Fish.", id="cached"),
                 {"role": "assistant", "content": "And seals."},
             ):
-                monkeypatch.setattr(Log, "insert", failing)
+                next_call(Log, "insert", after=unanswered)
                 with pytest.raises(StoreUnavailableError):
                     await turn.append(reply)
                 assert (await turn.append(reply)).written == 0
@@ -293,8 +287,7 @@ class TurnWriteContract:
                 await elsewhere.decide(ids[0], await result_id_of(elsewhere, "call_pay"), "reject")
             async with await chat.turn(ids[2], human="And now?") as turn:
                 await turn.finish()
-            closed = await elsewhere.get_turn(ids[0])
-            assert closed is not None
+            closed = await turn_of(elsewhere, ids[0])
             assert ("Not decided" in closed.messages[-1].text) is (end == "ask")
 
     async def test_what_comes_later_by_another_way_opens_no_turn(

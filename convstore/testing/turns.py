@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from convstore.conversation import Conversation
 from convstore.exceptions import ContentConflictError, InvalidInputError, TurnConflictError
 from convstore.messages.tool_calls import result_id
-from convstore.testing.fixtures import texts_of
+from convstore.testing.fixtures import texts_of, turn_of
 from convstore.testing.samples import passages, rag_turn, same_messages
 from convstore.values.models import StoredMessage, Turn
 
@@ -39,8 +39,7 @@ class TurnContract:
         """The question is stored first, the answer later, each once; the id of the turn is that of the question."""
         asked = await chat.append(HumanMessage("Do seals sleep?", id="r1"))
         answered = await chat.append(_answer(), turn="r1")
-        turn = await chat.get_turn("r1")
-        assert turn is not None
+        turn = await turn_of(chat, "r1")
         assert (asked.message_ids, asked.written, answered.written) == (("r1",), 1, 3)
         assert [message.id for message in turn.messages] == ["r1", *answered.message_ids]
         assert (turn.turn_id, turn.number, turn.first, turn.last, turn.is_finished) == (
@@ -174,8 +173,7 @@ class TurnContract:
         """An id in its middle, an unknown one and a foreign one give nothing; turn 0 is found too."""
         await chat.append([SystemMessage("Be brief.", id="s"), AIMessage("Hello.", id="h")])
         await chat.append([HumanMessage("hi", id="r1"), AIMessage("ho", id="a")])
-        begin = await chat.get_turn("s")
-        assert begin is not None
+        begin = await turn_of(chat, "s")
         assert (begin.number, len(begin.messages)) == (0, 2)
         assert [await chat.get_turn(id_) for id_ in ("h", "a", "other")] == [None, None, None]
         other = chat.store.conversation(**{**chat.scope, "user_id": "eve"})

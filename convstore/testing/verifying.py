@@ -17,7 +17,7 @@ from convstore.mongo.summaries import summary_document, summary_from
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.summarization import HeadTailSummarizer
-from convstore.testing.fixtures import NewStore
+from convstore.testing.fixtures import NewStore, NextCall
 from convstore.testing.samples import new_id, rag_turn
 from convstore.testing.stored import Stored, kinds
 from convstore.values.policy import CompactionRule
@@ -312,18 +312,10 @@ class VerifyContract(VerifyFixtures):
         assert kinds(await ahead.verify(user_id=user)) == []
 
     async def test_a_conversation_that_ends_meanwhile_is_no_finding(
-        self, stored: Stored, monkeypatch: pytest.MonkeyPatch
+        self, stored: Stored, next_call: NextCall
     ) -> None:
         """Entries that a deletion removes during the check are no findings."""
-        read = Inspection.entries
-
-        async def read_late(self: Inspection, conversation: str, *, after: str = "") -> Any:
-            found = await read(self, conversation, after=after)
-            monkeypatch.undo()
-            await stored.chat.delete()
-            return found
-
-        monkeypatch.setattr(Inspection, "entries", read_late)
+        next_call(Inspection, "entries", after=stored.chat.delete)
         assert await stored.found() == []
 
     async def test_artifacts_of_unknown_types_are_whole(self, new_store: NewStore) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -12,25 +11,11 @@ from langchain_core.messages import AIMessage
 from convstore.append.writer import Writer
 from convstore.conversation import Conversation
 from convstore.exceptions import DecisionConflictError, TurnClosedError
-from convstore.testing.fixtures import kinds_of, result_id_of
+from convstore.testing.fixtures import NextCall, kinds_of, result_id_of, turn_of
 from convstore.testing.turn_sessions import calls
 from convstore.testing.turn_variants import CALL, ask, shown
 
 __all__ = ["WaitingContract"]
-
-
-def _before_the_next_append(
-    monkeypatch: pytest.MonkeyPatch, call: Callable[[], Awaitable[None]]
-) -> None:
-    """Run a call of another worker after the next append has read the log, and before it writes."""
-    append = Writer.append
-
-    async def late(*args: Any, **options: Any) -> Any:
-        monkeypatch.undo()
-        await call()
-        return await append(*args, **options)
-
-    monkeypatch.setattr(Writer, "append", late)
 
 
 async def _wait(chat: Conversation, asked: dict[str, Any]) -> str:
@@ -77,8 +62,7 @@ class WaitingContract:
         """Any worker can find a waiting variant in the turn's `pending`, decide its call and continue it."""
         await ask(chat, 1, 2)
         turn_id = await _wait(chat, asked)
-        found = await elsewhere.get_turn("q2")
-        assert found
+        found = await turn_of(elsewhere, "q2")
         assert found.pending
         assert (found.pending.turn_id, found.pending.status) == (turn_id, "waiting")
         await elsewhere.decide(turn_id, found.pending.waiting_calls[0], "approve")
@@ -88,8 +72,7 @@ class WaitingContract:
             await turn.add_result(turn.open_calls[0], "found")
             await turn.append(AIMessage("B2"))
         assert (await shown(chat))[-2:] == ["found", "B2"]
-        again = await chat.get_turn(turn_id)
-        assert again
+        again = await turn_of(chat, turn_id)
         assert again.pending is None
 
     @pytest.mark.parametrize(
@@ -103,8 +86,7 @@ class WaitingContract:
         turn_id = await _wait(chat, asked)
         assert await elsewhere.stop(turn_id)
         assert not await elsewhere.stop(turn_id)
-        found = await chat.get_turn("q2")
-        assert found
+        found = await turn_of(chat, "q2")
         assert found.pending is None
         with pytest.raises(TurnClosedError):
             await chat.decide(turn_id, await result_id_of(chat, "call"), "approve")
@@ -122,8 +104,7 @@ class WaitingContract:
         await ask(elsewhere, 3)
         with pytest.raises(TurnClosedError):
             await chat.decide("q2", await result_id_of(chat, "call"), "approve")
-        found = await chat.get_turn("q2")
-        assert found
+        found = await turn_of(chat, "q2")
         assert found.pending is None
         assert not await chat.stop("q2")
         assert await shown(chat) == ["Q1", "A1", "Q2", "A2", "Q3", "A3"]
@@ -138,22 +119,22 @@ class WaitingContract:
             await turn.append(AIMessage("As you like."))
 
     async def test_a_question_after_an_unseen_decision_is_taken(
-        self, chat: Conversation, elsewhere: Conversation, monkeypatch: pytest.MonkeyPatch
+        self, chat: Conversation, elsewhere: Conversation, next_call: NextCall
     ) -> None:
         """The question is read with the result of the decision, and no error names an id that the store derived."""
         await self._wait(chat)
         await elsewhere.load_history()
         call = await result_id_of(chat, "call_pay")
-        _before_the_next_append(monkeypatch, partial(chat.decide, "r1", call, "reject"))
+        next_call(Writer, "append", before=partial(chat.decide, "r1", call, "reject"))
         await self._ask(elsewhere)
         assert await kinds_of(chat) == ["human", "ai", "tool", "human", "ai"]
         assert "rejected" in (await chat.list_messages())[2].message.text
 
     async def test_a_decision_after_an_unseen_question_is_refused(
-        self, chat: Conversation, elsewhere: Conversation, monkeypatch: pytest.MonkeyPatch
+        self, chat: Conversation, elsewhere: Conversation, next_call: NextCall
     ) -> None:
         """The turn is closed by then."""
         await self._wait(chat)
-        _before_the_next_append(monkeypatch, partial(self._ask, elsewhere))
+        next_call(Writer, "append", before=partial(self._ask, elsewhere))
         with pytest.raises(TurnClosedError):
             await chat.decide("r1", await result_id_of(chat, "call_pay"), "reject")

@@ -14,7 +14,8 @@ from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, StoreClosedError
 from convstore.runtime.changes import Changes
 from convstore.testing.fixtures import NewStore, ahead, result_id_of
-from convstore.types import StoredMessage, TurnSession, TurnState
+from convstore.testing.turn_streams import break_off
+from convstore.types import StoredMessage, TurnState
 
 _PATIENCE = 60.0
 
@@ -72,18 +73,6 @@ async def _answer(
 
     async with await chat.turn("r1", **asked) as turn:
         async for _ in turn.stream(reply()):
-            pass
-
-
-async def _break_off(turn: TurnSession) -> None:
-    """Stream a reply whose source fails."""
-
-    async def broken() -> AsyncIterator[str]:
-        yield "They "
-        raise ConnectionError
-
-    with pytest.raises(ConnectionError):
-        async for _ in turn.stream(broken()):
             pass
 
 
@@ -243,7 +232,7 @@ class WatchContract:
     ) -> None:
         """A page does not show a draft followed by a later message, nor the draft of an abandoned variant."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
-            await _break_off(turn)
+            await break_off(turn, "They ")
         async with _page(hurried) as page:
             assert page.turn == TurnState(turn_id="r1", status="interrupted", draft="They ")
             await chat.append([_calls()], turn="r1")
@@ -252,7 +241,7 @@ class WatchContract:
             )
             await chat.append(AIMessage("They do."))
             async with await chat.turn("r1", regenerate="click") as turn:
-                await _break_off(turn)
+                await break_off(turn, "They ")
         async with await chat.turn("r1"), _page(hurried) as page:
             assert page.turn == TurnState(turn_id="r1", status="finished")
 
