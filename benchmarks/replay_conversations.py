@@ -42,11 +42,11 @@ from convstore.append.inputs import normalize_messages
 from convstore.cli.options import open_store
 from convstore.messages.text import text_of
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
-from convstore.messages.tool_calls import check_pairing
 from convstore.readback.request import MAXIMUM_PAGE_TOKENS
 from convstore.sources.detection import find_sources, parse_json
 from convstore.sources.source import MAX_SOURCES
 from convstore.sources.stub import PAGE_TOKENS
+from convstore.testing.pairing import check_pairing
 from convstore.transfer import BadRecord, ConversationRecord, read_file
 from convstore.transfer.dicts import as_item
 from convstore.transfer.jobs import each_of, location_of, run_each

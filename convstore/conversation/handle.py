@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.append.condition import Condition, TailMoved
-from convstore.append.inputs import copy_ids, naming_conflicts
+from convstore.append.inputs import copy_ids, naming_conflicts, question_message
 from convstore.append.items import read_batch, read_history
-from convstore.append.turn import question_message
 from convstore.conversation.entered import entered_turn
 from convstore.conversation.host import Host, read_back
 from convstore.conversation.state import ApplicationState

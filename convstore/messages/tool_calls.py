@@ -1,11 +1,11 @@
 """Pair tool calls with their results, so that OpenAI, Anthropic and Gemini accept any list of messages.
 
-The view pairs every list before it goes to a model; the contract suite and the replay command check lists with it.
+The view pairs every list before it goes to a model; `convstore.testing.pairing` checks lists without this code.
 Providers reject a whole request over one call without a result, or one result without a call. Real logs have both: a
 process died between call and result, a result came late, a retry answered twice, a model reused a call id.
 
 The rule: each AI message with calls is directly followed by its results, one per call, in the order of the calls. No
-other position holds a tool message. `pair` establishes the rule, `check_pairing` lists violations of it.
+other position holds a tool message. `pair` establishes the rule.
 
 - A result answers the latest earlier AI message that has an unanswered call with its id. Inside one AI message the
   calls are answered in order. So a call id may be reused, as happens in real conversations.
@@ -316,33 +316,6 @@ def without_orphans(
     return shown + waiting
 
 
-def check_pairing(messages: Sequence[BaseMessage]) -> list[str]:
-    """Return all violations of this module's rule in a list; empty if the list is valid.
-
-    Shares only `calls_of` with `pair`, so that each can test the other.
-
-    >>> check_pairing([ToolMessage("found", tool_call_id="call_1")])
-    ["message 0: the result for 'call_1' answers no call of the AI message directly before it"]
-    """
-    problems: list[str] = []
-    for head, calls, results in _runs(messages):
-        pending = Counter(calls)
-        before = len(problems)
-        for offset, call_id in enumerate(results, start=1):
-            if pending[call_id] > 0:
-                pending[call_id] -= 1
-            else:
-                stray = f"message {head + offset}: the result for {call_id!r}"
-                problems.append(f"{stray} answers no call of the AI message directly before it")
-        unanswered = [f"message {head}: the call {call_id!r}" for call_id in pending.elements()]
-        problems.extend(f"{call} has no result directly after it" for call in unanswered)
-        if len(problems) == before and results != calls:
-            problems.append(
-                f"message {head}: its results have the order {results}, its calls the order {calls}"
-            )
-    return problems
-
-
 def _as_text(result: ToolMessage, call: str) -> HumanMessage:
     head = f"[Result of an earlier call of {call}]"
     content = result.content
@@ -460,19 +433,3 @@ def _moved_forward(indexes: Sequence[int | None]) -> list[int]:
 
 def _name(message: BaseMessage) -> str:
     return message.id or (message.tool_call_id if isinstance(message, ToolMessage) else "")
-
-
-def _runs(messages: Sequence[BaseMessage]) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Split a list into runs: the index of each message that is no result, its call ids, the ids answered after it."""
-    head = -1
-    calls = list[str]()
-    results = list[str]()
-    for index, message in enumerate(messages):
-        if isinstance(message, ToolMessage):
-            results.append(message.tool_call_id)
-        else:
-            yield head, calls, results
-            head = index
-            calls = [call.id for call in calls_of(message)]
-            results = []
-    yield head, calls, results

@@ -12,9 +12,9 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError
-from convstore.messages.tool_calls import check_pairing
 from convstore.store import ConversationStore
 from convstore.testing.fixtures import NewStore
+from convstore.testing.pairing import check_pairing
 from convstore.testing.samples import rag_turn, same_messages
 from convstore.values.policy import CompactionRule, HistoryPolicy
 

@@ -17,10 +17,10 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from convstore.conversation import Conversation
 from convstore.messages.tokens import approximate_tokens
-from convstore.messages.tool_calls import check_pairing
 from convstore.store import ConversationStore
 from convstore.summarization import HeadTailSummarizer
 from convstore.testing.fixtures import NewStore
+from convstore.testing.pairing import check_pairing
 from convstore.testing.samples import SHARED_FIXTURES, new_id, rag_turn, same_messages
 from convstore.values.policy import CompactionRule, HistoryPolicy
 from convstore.wire.history import History

@@ -26,8 +26,9 @@ from pydantic import BaseModel
 from convstore import ConversationStore, InvalidInputError
 from convstore.append.inputs import normalize_messages
 from convstore.exceptions import InvalidMessageError
-from convstore.messages.tool_calls import MISSING_TEXT, calls_of, check_pairing, pair
+from convstore.messages.tool_calls import MISSING_TEXT, calls_of, pair
 from convstore.testing import same_messages
+from convstore.testing.pairing import check_pairing
 
 ANTHROPIC: list[dict[str, Any]] = [
     {"role": "user", "content": "Weather in Oslo and Rome?"},

@@ -25,7 +25,7 @@ from test_chain import bytes_in, chain_of, copied
 
 from convstore.chain import Chain, ChainSummarizer, ChainSummarizerConfig, ChainSummary, parse_chain
 from convstore.exceptions import MalformedChainError
-from convstore.messages.tool_calls import check_pairing
+from convstore.testing.pairing import check_pairing
 
 many = examples(100)
 

@@ -16,7 +16,8 @@ from test_chain import chain_of, copied, ids
 
 from convstore.chain import Pair, parse_chain
 from convstore.exceptions import InvalidInputError
-from convstore.messages.tool_calls import calls_of, check_pairing
+from convstore.messages.tool_calls import calls_of
+from convstore.testing.pairing import check_pairing
 
 OPENAI, ANTHROPIC = "call_{r:24:x}", "toolu_{r:24:b}"
 REAL_DATA = Path(__file__).parents[3] / "shared" / "data" / "dev" / "provider_cassettes.jsonl.gz"

@@ -29,7 +29,7 @@ from convstore.chain import (
 )
 from convstore.exceptions import InvalidInputError, MalformedChainError, SummaryError
 from convstore.messages.sizes import json_text
-from convstore.messages.tool_calls import check_pairing
+from convstore.testing.pairing import check_pairing
 
 LONG = "x" * 1000
 KIB = 1024

@@ -36,11 +36,11 @@ from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.log.rows import Row
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import approximate_tokens
-from convstore.messages.tool_calls import check_pairing
 from convstore.mongo.states import States
 from convstore.runtime.clock import Clock
 from convstore.summarization.summarizers import HeadTailSummarizer, RunningSummarizer, as_summarizer
 from convstore.testing import rag_turn, same_messages
+from convstore.testing.pairing import check_pairing
 from convstore.values.policy import CompactionRule
 from convstore.view.loader import Loader
 

@@ -30,9 +30,9 @@ from convstore.compaction import strategies as folders
 from convstore.log.summary import is_summary
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import approximate_tokens
-from convstore.messages.tool_calls import check_pairing
 from convstore.summarization.summarizers import HeadTailSummarizer
 from convstore.testing import same_messages
+from convstore.testing.pairing import check_pairing
 from convstore.values.policy import CompactionRule
 
 CONFIG = ChainSummarizerConfig(

@@ -45,9 +45,10 @@ from convstore.exceptions import (
 from convstore.integration import host_of
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import approximate_tokens
-from convstore.messages.tool_calls import check_pairing, pair, without_orphans
+from convstore.messages.tool_calls import pair, without_orphans
 from convstore.runtime.clock import Clock
 from convstore.testing import same_messages
+from convstore.testing.pairing import check_pairing
 from convstore.values.policy import CompactionRule
 
 pytestmark = pytest.mark.slow

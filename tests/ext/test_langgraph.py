@@ -60,8 +60,8 @@ from convstore.ext.langgraph.state import compose
 from convstore.integration import host_of
 from convstore.messages.filing import last_question
 from convstore.messages.tokens import count
-from convstore.messages.tool_calls import check_pairing
 from convstore.testing import rag_turn
+from convstore.testing.pairing import check_pairing
 from convstore.testing.samples import new_id, same_messages
 from convstore.types import Dropped
 

@@ -15,7 +15,8 @@ from scripted_agents import ScriptedModel, elsewhere, kinds, log_of
 from convstore import ConversationStore
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.messages.call_ids import with_own_call_ids
-from convstore.messages.tool_calls import calls_of, check_pairing
+from convstore.messages.tool_calls import calls_of
+from convstore.testing.pairing import check_pairing
 
 
 class Report(BaseModel):

@@ -18,9 +18,9 @@ from mongomock_motor import AsyncMongoMockClient
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.chain import ChainSummarizer, ChainSummarizerConfig
 from convstore.log.summary import name_results
-from convstore.messages.tool_calls import check_pairing
 from convstore.sources.stub import make_stub
 from convstore.testing import rag_turn, same_messages
+from convstore.testing.pairing import check_pairing
 from convstore.values.policy import CompactionRule
 
 RULE = CompactionRule(max_tokens_before_summary=300, max_summary_tokens=20, keep_last_turns=1)

@@ -20,7 +20,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 
 from convstore.exceptions import ConvstoreError, MissingExtraError, SummaryError
-from convstore.messages.tool_calls import Pairing, check_pairing, pair
+from convstore.messages.tool_calls import Pairing, pair
 from convstore.summarization import (
     DEFAULT_EXISTING_SUMMARY_PROMPT,
     DEFAULT_FINAL_SUMMARY_PROMPT,
@@ -33,6 +33,7 @@ from convstore.summarization import (
     cuts,
     summarize_messages,
 )
+from convstore.testing.pairing import check_pairing
 
 MARK = {"convstore": {"kind": "summary"}}
 

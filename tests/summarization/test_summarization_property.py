@@ -15,13 +15,14 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage, To
 from properties import examples
 from test_summarization import ScriptedModel, ids, talk
 
-from convstore.messages.tool_calls import calls_of, check_pairing, pair, without_orphans
+from convstore.messages.tool_calls import calls_of, pair, without_orphans
 from convstore.summarization import (
     RunningSummary,
     SummarizationResult,
     asummarize_messages,
     summarize_messages,
 )
+from convstore.testing.pairing import check_pairing
 
 many = examples(300)
 

@@ -33,8 +33,8 @@ from convstore.exceptions import (
     UnknownMessageError,
 )
 from convstore.integration import host_of
-from convstore.messages.tool_calls import check_pairing
 from convstore.testing import same_messages
+from convstore.testing.pairing import check_pairing
 from convstore.values.policy import CompactionRule
 
 __all__ = ["KINDS", "USER", "Marks", "make_turn"]

@@ -14,7 +14,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from pydantic import Field
 
 from convstore import Conversation, ConversationStore
-from convstore.messages.tool_calls import check_pairing
+from convstore.testing.pairing import check_pairing
 
 
 class ScriptedModel(BaseChatModel):

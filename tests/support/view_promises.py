@@ -14,8 +14,9 @@ from convstore.messages.media import has_media
 from convstore.messages.media_figures import UNKNOWN
 from convstore.messages.media_sizes import media_of
 from convstore.messages.tokens import approximate_tokens
-from convstore.messages.tool_calls import calls_of, check_pairing
+from convstore.messages.tool_calls import calls_of
 from convstore.sources.shortening import without_media
+from convstore.testing.pairing import check_pairing
 
 NOTE_TOKENS = 210
 

@@ -25,9 +25,9 @@ from convstore import (
     number_sources,
     retrieve_previous_sources_tool,
 )
-from convstore.messages.tool_calls import check_pairing
 from convstore.readback.request import Request
 from convstore.sources.stub import RETRIEVAL_TOOL
+from convstore.testing.pairing import check_pairing
 from convstore.testing.samples import SHARED_FIXTURES, passages, rag_turn, same_messages
 from convstore.tools.retrieval import make_retrieval_tool
 

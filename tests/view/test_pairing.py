@@ -26,13 +26,13 @@ from properties import examples
 from convstore.messages.tool_calls import (
     Call,
     calls_of,
-    check_pairing,
     is_paired,
     missing_result,
     pair,
     result_id,
     without_orphans,
 )
+from convstore.testing.pairing import check_pairing
 
 REAL_DATA = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "dev"
 

@@ -19,8 +19,9 @@ from strategies import PureLog, messages
 from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import TokenCounter, approximate_tokens
-from convstore.messages.tool_calls import calls_of, check_pairing, pair
+from convstore.messages.tool_calls import calls_of, pair
 from convstore.testing import same_messages
+from convstore.testing.pairing import check_pairing
 from convstore.types import Dropped
 from convstore.values.call_id_templates import CallIdTemplate
 from convstore.values.policy import parse_policy

@@ -24,8 +24,8 @@ from strategies import PureLog, Round, log_of, policies, same, turn, turns
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.rows import rows_of
 from convstore.messages.tokens import approximate_tokens
-from convstore.messages.tool_calls import check_pairing
 from convstore.messages.values import Codec
+from convstore.testing.pairing import check_pairing
 from convstore.values.policy import HistoryPolicy
 from convstore.values.providers import ROWS
 from convstore.view.render import Decoder, build_view, get_conversational_history, make_note

@@ -22,7 +22,8 @@ from properties import soaked
 from pydantic import TypeAdapter
 
 from convstore import ConversationStore, HistoryPolicy
-from convstore.messages.tool_calls import calls_of, check_pairing
+from convstore.messages.tool_calls import calls_of
+from convstore.testing.pairing import check_pairing
 from convstore.types import History
 from convstore.values.providers import ROWS, row_of_model, rules_for, rules_of_framework
 from convstore.view.render import View
