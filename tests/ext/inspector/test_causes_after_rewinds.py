@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore import Conversation, ConversationStore
 from convstore.cli.show_calls import calls_answer
-from convstore.values.stamps import ViewMarks, ViewStamp, break_between
+from convstore.values.stamps import MESSAGES_CHANGED, ViewMarks, ViewStamp, break_between
 
 CAUSES = {2: "", 4: "", 6: "turn ended", 8: "", 10: "turn ended", 12: ""}
 
@@ -62,7 +62,10 @@ async def test_rewinds_and_other_answers_keep_the_causes_of_past_calls(
 async def test_what_follows_a_rewind_is_new_and_breaks_no_cache(
     store: ConversationStore, browse: Browse
 ) -> None:
-    """A call for another answer begins as the call before does, and the turns that were rewound were not left out."""
+    """A call for another answer begins as the call before does, and the turns that were rewound were not left out.
+
+    Both stay so when the call itself is rewound.
+    """
     chat = store.conversation(user_id="ada", thread_id="another")
     await ask(chat, "r1", "r2", "r3")
     await answer(chat, "r1", regenerate="again")
@@ -78,6 +81,27 @@ async def test_what_follows_a_rewind_is_new_and_breaks_no_cache(
         page = text_in((await client.get(f"{here}/changes?at={at}")).text)
         assert "Cache held" in page
         assert "because all after them is new" in page
+    await chat.rewind(before_id="r4")
+    assert (await causes(chat)) == {at: cause for at, (_, cause) in after.items() if at}
+    shown = await overview(client, here)
+    assert (shown[13], shown[17]) == ("", "")
+
+
+async def test_a_result_that_is_whole_again_after_a_rewind_breaks_the_cache(
+    store: ConversationStore, browse: Browse
+) -> None:
+    """Its turn had ended, and goes on: the overview and `show --why` say that earlier messages changed."""
+    chat = store.conversation(user_id="ada", thread_id="whole again")
+    await ask(chat, "r1", "r2")
+    said = [message async for message in chat.messages()][3]
+    await chat.rewind(before_id=str(said.id))
+    async with await chat.turn("r1") as turn:
+        await turn.append(AIMessage("Fish."), stamp=(await turn.load_history()).stamp)
+    client = browse()
+    here = await address(chat)
+    assert (await causes(chat))[9] == MESSAGES_CHANGED
+    assert (await overview(client, here))[9] == MESSAGES_CHANGED
+    assert f"expected, {MESSAGES_CHANGED}" in (await client.get(f"{here}/changes?at=9")).text
 
 
 @pytest.mark.slow
