@@ -10,10 +10,13 @@ import httpx
 import pytest
 from conftest import text_in
 from fixture_types import Browse
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore
 from convstore.cli.show_calls import calls_answer
+from convstore.ext.model_calls import Calls, Kept, call_before, cause_by_stamps, kept_between
+from convstore.messages.provenance import mark
+from convstore.types import StoredMessage
 from convstore.values.stamps import MESSAGES_CHANGED, ViewMarks, ViewStamp, break_between
 
 CAUSES = {2: "", 4: "", 6: "turn ended", 8: "", 10: "turn ended", 12: ""}
@@ -132,6 +135,75 @@ def test_stamps_say_what_a_rewind_gives_back() -> None:
     ):
         before = ViewStamp(conversation_id="c", messages=9, marks=old)
         assert break_between(before, before.model_copy(update={"marks": new})) == cause
+
+
+async def test_the_calls_around_a_moment(store: ConversationStore) -> None:
+    """The call before and after it, and the turns that had ended; a question without an answer is in progress."""
+    chat = store.conversation(user_id="ada", thread_id="the calls around a moment")
+    for number in "12":
+        call = {"name": "look", "args": {}, "id": number}
+        await chat.append([HumanMessage("Orcas?"), AIMessage("", tool_calls=[call])])
+        await chat.append([ToolMessage("5", tool_call_id=number), AIMessage("Five.")])
+    near = await chat.list_messages()
+    now = Calls(near, None)
+    then = Calls(near, near[5])
+    around = [now.previous, now.next, then.previous, then.next]
+    assert [call.ordinal if call else 0 for call in around] == [8, 0, 4, 8]
+    assert now.is_answered
+    assert [now.has_ended(5), then.has_ended(1), then.has_ended(5)] == [True, True, False]
+    assert [now.has_beginning, Calls(near[1:], None).has_beginning] == [True, False]
+    await chat.append(HumanMessage("And seals?"))
+    asked = Calls(await chat.list_messages(), None)
+    assert not asked.is_answered
+    assert [asked.has_ended(5), asked.has_ended(9)] == [True, False]
+    calling = Calls(near[:6], None)
+    assert [calling.is_answered, calling.has_ended(1), calling.has_ended(5)] == [False, True, False]
+    nothing = Calls([], None)
+    assert (nothing.previous, nothing.is_answered, nothing.has_beginning) == (None, False, True)
+
+
+async def test_a_call_without_a_stamp_tells_nothing(store: ConversationStore) -> None:
+    """It is compared if there is no other, and another model is no cause where nothing is known."""
+    chat = store.conversation(user_id="ada", thread_id="a call without a stamp tells nothing")
+    for _ in range(3):
+        await chat.append([HumanMessage("Orcas?"), AIMessage("Yes.")])
+    stamp = (await chat.load_history()).stamp
+    calls = [stored for stored in await chat.list_messages() if stored.message.type == "ai"]
+    stamped = [calls[0], calls[1].model_copy(update={"stamp": stamp}), calls[2]]
+
+    def before(earlier: list[StoredMessage], stamp: ViewStamp | None) -> StoredMessage | None:
+        return call_before(earlier, stamp, is_same_model=lambda _: True)
+
+    assert before(stamped, stamp) is stamped[1]
+    assert before(stamped, None) is before(calls, stamp) is calls[2]
+    assert before([], stamp) is None
+    assert cause_by_stamps(stamp, stamp, ["gpt-5", "claude"]) == "another model"
+    for old, new in ((None, stamp), (stamp, None)):
+        assert cause_by_stamps(old, new, ["gpt-5", "claude"]) == ""
+
+
+async def test_the_views_decide_what_held(store: ConversationStore) -> None:
+    """If both are as they were: what follows the common beginning may be new, but not changed or made for the view."""
+    chat = store.conversation(user_id="ada", thread_id="the views decide what held")
+    await chat.append([HumanMessage(f"Question {number}.", id=f"q{number}") for number in range(3)])
+    view = await chat.view_at(None)
+    first, *_ = view.messages
+    changed = HumanMessage("Shorter.", id="q1")
+    new = HumanMessage("New.", id="new")
+    note = HumanMessage("Note.", id="note", additional_kwargs=mark("note"))
+
+    def kept(*after: HumanMessage, cut_by: str = "", match: str = "rebuilt") -> Kept:
+        messages = [first, *after]
+        later = view.model_copy(update={"messages": messages, "match": match})
+        return kept_between(view, later, cut_by)
+
+    assert kept(*view.messages[1:], new, cut_by="turn ended") == Kept(3, "")
+    assert kept(new) == Kept(1, "")
+    assert kept(changed, new) == kept(new, note) == Kept(1, MESSAGES_CHANGED)
+    assert kept(changed, match="differs") == Kept(1, "")
+    assert kept(changed, cut_by="turn ended") == Kept(1, "turn ended")
+    assert kept(new, cut_by="turns left out") == Kept(1, "")
+    assert kept(new, cut_by="another model") == Kept(0, "another model")
 
 
 async def ask(chat: Conversation, *turns: str) -> None:
