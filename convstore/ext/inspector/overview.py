@@ -37,6 +37,12 @@ _HEIGHT = 92
 _KEPT = 16
 """Conversations whose calls are kept."""
 
+_SECONDS = 3.0
+"""Time for the log; at least one page is read."""
+
+_LONGEST = 120.0
+"""Time for the rest of the log, if a person asked for it."""
+
 _ROWS = 50
 """Calls below the overview, at least; a window of a long conversation has more."""
 
@@ -82,11 +88,31 @@ class CallMark:
 
 @dataclass(slots=True)
 class CallMarks:
-    """A fold over the messages of a log, in order, that notes its calls."""
+    """A fold over the messages of a log, in order, that notes its calls.
+
+    Attributes:
+        calls: The calls.
+        last: The ordinal of the last message.
+        is_whole: True if that is the last one of the log.
+    """
 
     calls: list[CallMark] = field(default_factory=list)
     last: int = 0
+    is_whole: bool = False
+    _compared: int = 0
     _callers: dict[str, CallMark] = field(default_factory=dict)
+
+    async def read(self, chat: Conversation, seconds: float) -> None:
+        """Go on with the log for a time, to its end if that suffices."""
+        end = time.monotonic() + seconds
+        while not self.is_whole:
+            page = await chat.list_messages(after=self.last, limit=_PAGE, rewound=True)
+            for stored in page:
+                self.add(stored)
+            self.is_whole = len(page) < _PAGE
+            if time.monotonic() >= end:
+                break
+        await self._compare_views(chat)
 
     def add(self, stored: StoredMessage) -> None:
         """Add the next message."""
@@ -98,11 +124,12 @@ class CallMarks:
             if caller:
                 caller.failed += 1
 
-    async def compare_views(self, chat: Conversation) -> None:
-        """Compare the views of calls with a rewind before them, of which stamps know less."""
-        for call in self.calls:
+    async def _compare_views(self, chat: Conversation) -> None:
+        """Compare the views of new calls with a rewind before them, of which stamps know less."""
+        for call in self.calls[self._compared :]:
             if call.before and may_follow_rewind(call.before, call):
                 call.cut_by = await cause_by_views(chat, call.before, call, call.cut_by)
+        self._compared = len(self.calls)
 
     def _add_call(self, stored: StoredMessage) -> None:
         tools = tuple(str(tool["id"]) for tool in getattr(stored.message, "tool_calls", ()))
@@ -246,35 +273,25 @@ class OverviewCache:
     def __init__(self) -> None:
         self._kept = dict[str, tuple[object, CallMarks]]()
 
-    async def read(self, chat: Conversation, info: ConversationInfo) -> CallMarks:
-        """Return the calls of a conversation; read its whole log if it changed, or was not looked at before."""
+    async def read(self, chat: Conversation, info: ConversationInfo, seconds: float) -> CallMarks:
+        """Return the calls of a conversation; read its log for a time if it changed, or was not read to its end."""
         state = info.updated_at, info.message_count, info.tokens
         known, marks = self._kept.pop(info.conversation_id, (None, CallMarks()))
         if known != state:
-            marks = await _read(chat)
+            marks = CallMarks()
+        await marks.read(chat, seconds)
         self._kept[info.conversation_id] = state, marks
         if len(self._kept) > _KEPT:
             del self._kept[next(iter(self._kept))]
         return marks
 
 
-async def _read(chat: Conversation) -> CallMarks:
-    """Return the calls of a log, which is read whole."""
-    marks = CallMarks()
-    while page := await chat.list_messages(after=marks.last, limit=_PAGE, rewound=True):
-        for stored in page:
-            marks.add(stored)
-        if len(page) < _PAGE:
-            break
-    await marks.compare_views(chat)
-    return marks
-
-
 async def overview_page(cache: OverviewCache, request: Request, chat: Conversation) -> Response:
     """Return the overview of a conversation, with the calls from the one that ``from=`` names on."""
     info = await titled_info(chat)
     began = time.perf_counter()
-    marks = await cache.read(chat, info)
+    seconds = _LONGEST if "whole" in request.query_params else _SECONDS
+    marks = await cache.read(chat, info, seconds)
     milliseconds = round(1_000 * (time.perf_counter() - began))
     overview = Overview(marks.calls, number_in(request, "from", number_in(request, "at")))
     return render(
@@ -282,6 +299,7 @@ async def overview_page(cache: OverviewCache, request: Request, chat: Conversati
         request,
         info=info,
         last=marks.last,
+        is_whole=marks.is_whole,
         milliseconds=milliseconds,
         overview=overview,
         height=_HEIGHT,

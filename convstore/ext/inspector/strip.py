@@ -93,7 +93,7 @@ class Bar:
             f"the cache broke ({self.cut_by})": self.cut_by,
             "a tool failed": self.has_failed,
         }
-        size = f"{self.tokens:,} tokens" if self.tokens or not self.ordinal else "no stamp"
+        size = f"{self.tokens:,} tokens" if self.parts or not self.ordinal else "no stamp"
         return (
             f"{name}: {', '.join([size, *(text for text, is_true in happened.items() if is_true)])}"
         )

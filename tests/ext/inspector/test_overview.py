@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import httpx
+import pytest
 from conftest import text_in
 from fixture_types import Browse
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -50,6 +51,29 @@ def test_any_number_of_calls_has_at_most_150_bars() -> None:
     left, width = overview.window
     assert left <= 8 * 75 <= left + width <= overview.width
     assert len(re.findall("M", overview.paths()["turn"])) == 150
+
+
+async def test_a_long_log_is_read_for_a_time(
+    store: ConversationStore, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page says how far it came, and links to the rest; each visit goes on where the one before ended."""
+    monkeypatch.setattr("convstore.ext.inspector.overview._PAGE", 4)
+    monkeypatch.setattr("convstore.ext.inspector.overview._SECONDS", 0)
+    chat = store.conversation(user_id="ada", thread_id="long")
+    for _ in range(7):
+        stamp = (await chat.load_history()).stamp
+        await chat.append([HumanMessage("Why?"), AIMessage("So.")], stamp=stamp)
+    client = browse()
+    here = f"/c/{(await chat.info()).conversation_id}/overview"
+    for read in ("messages 1 to 4 read", "messages 1 to 8 read"):
+        page = (await client.get(here)).text
+        assert read in text_in(page)
+        assert f'href="{here}?whole=1">Read the rest</a>' in page
+    whole = text_in((await client.get(f"{here}?whole=1")).text)
+    assert "14 messages read" in whole
+    assert "Read the rest" not in whole
+    at_once = text_in((await browse().get(f"{here}?whole=1")).text)
+    assert re.sub(r"\d+ ms", "", at_once) == re.sub(r"\d+ ms", "", whole)
 
 
 def test_labels_of_the_strip_have_room() -> None:

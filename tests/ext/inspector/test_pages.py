@@ -229,6 +229,18 @@ async def test_what_is_left_out_before_the_page_is_named_above_it(
         assert ("its limit of 8 turns" in tried) == ("max_turns" in unlimited)
 
 
+async def test_a_call_that_got_nothing_has_no_tokens(
+    store: ConversationStore, browse: Browse
+) -> None:
+    """A greeting of the model has a stamp: its bar says 0 tokens, and not that there is no stamp."""
+    chat = store.conversation(user_id="ada", thread_id="greeting")
+    await chat.append(AIMessage("Hello."), stamp=(await chat.load_history()).stamp)
+    await chat.append([HumanMessage("Hello."), AIMessage("How are you?")])
+    here = await page(browse(), f"/c/{(await chat.info()).conversation_id}")
+    assert 'title="Call for message 1: 0 tokens"' in here
+    assert 'title="Call for message 3: no stamp"' in here
+
+
 @pytest.mark.slow
 async def test_a_break_of_the_cache_is_named_at_its_answer(
     store: ConversationStore, browse: Browse
