@@ -38,7 +38,7 @@ from convstore.testing.fixtures import (
 from convstore.testing.samples import rag_turn
 from convstore.testing.stored import Stored
 
-__all__ = ["TurnSessionContract", "calls"]
+__all__ = ["TurnSessionContract", "calls", "leave_waiting"]
 
 
 def calls(*names: str) -> AIMessage:
@@ -48,7 +48,7 @@ def calls(*names: str) -> AIMessage:
     )
 
 
-async def _waiting(chat: Conversation, turn_id: str = "r1") -> None:
+async def leave_waiting(chat: Conversation, turn_id: str = "r1") -> None:
     """Leave a turn that waits for a decision about the call of `pay`."""
     async with await chat.turn(turn_id, human="Pay the bill") as turn:
         await turn.append(calls("pay"))
@@ -242,7 +242,7 @@ class TurnSessionContract:
         self, chat: Conversation, verdict: Any, status: str
     ) -> None:
         """A rejected call has an error as its result, one that a person answered the person's text."""
-        await _waiting(chat)
+        await leave_waiting(chat)
         await chat.decide("r1", await result_id_of(chat, "call_pay"), verdict, message="too much")
         async with await chat.turn("r1") as turn:
             result: Any = turn.messages[-1]
@@ -253,7 +253,7 @@ class TurnSessionContract:
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """The same again does nothing; another one is refused, also of two at once."""
-        await _waiting(chat)
+        await leave_waiting(chat)
         call = await result_id_of(chat, "call_pay")
         both = (
             conversation.decide("r1", call, "approve", by=by)
@@ -270,7 +270,7 @@ class TurnSessionContract:
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """A new question adds results to the open calls of a waiting turn. Later decisions are refused."""
-        await _waiting(chat)
+        await leave_waiting(chat)
         async with await elsewhere.turn("r2", human="Never mind") as turn:
             shown = (await turn.load_history()).messages
         assert [message.type for message in shown] == ["human", "ai", "tool", "human"]
@@ -291,7 +291,7 @@ class TurnSessionContract:
         self, chat: Conversation, call: str, verdict: Any, args: Any
     ) -> None:
         """An unknown call, an unknown verdict, missing or wrong arguments are refused."""
-        await _waiting(chat)
+        await leave_waiting(chat)
         with pytest.raises(InvalidInputError):
             await chat.decide("r1", await result_id_of(chat, call), verdict, args=args)
         async with await chat.turn("r1") as turn:

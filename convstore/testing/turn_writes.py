@@ -28,7 +28,7 @@ from convstore.testing.fixtures import (
     turn_of,
     unanswered,
 )
-from convstore.testing.turn_sessions import calls
+from convstore.testing.turn_sessions import calls, leave_waiting
 
 __all__ = ["TurnWriteContract"]
 
@@ -259,9 +259,7 @@ class TurnWriteContract:
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
         """A rejected call is never open again: its result is appended again as the turn is entered."""
-        async with await chat.turn("r1", human="Pay the bill") as turn:
-            await turn.append(calls("pay"))
-            await turn.wait_for(turn.open_calls[0])
+        await leave_waiting(chat)
         await chat.decide("r1", await result_id_of(chat, "call_pay"), "reject", message="Too much.")
         [*_, result] = await chat.list_messages()
         await chat.rewind(before_id=str(result.message.id))
@@ -276,9 +274,7 @@ class TurnWriteContract:
         """After a rewind of the result that a new question gave it, it is decided, or closed by the next question."""
         for end in ("decide", "ask"):
             ids = [f"{end}{number}" for number in range(3)]
-            async with await chat.turn(ids[0], human="Pay the bill") as turn:
-                await turn.append(calls("pay"))
-                await turn.wait_for(turn.open_calls[0])
+            await leave_waiting(chat, ids[0])
             async with await elsewhere.turn(ids[1], human="Never mind"):
                 pass
             result = (await chat.list_messages())[-2].message

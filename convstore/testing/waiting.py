@@ -12,7 +12,7 @@ from convstore.append.writer import Writer
 from convstore.conversation import Conversation
 from convstore.exceptions import DecisionConflictError, TurnClosedError
 from convstore.testing.fixtures import NextCall, kinds_of, result_id_of, turn_of
-from convstore.testing.turn_sessions import calls
+from convstore.testing.turn_sessions import leave_waiting
 from convstore.testing.turn_variants import CALL, ask, shown
 
 __all__ = ["WaitingContract"]
@@ -109,11 +109,6 @@ class WaitingContract:
         assert not await chat.stop("q2")
         assert await shown(chat) == ["Q1", "A1", "Q2", "A2", "Q3", "A3"]
 
-    async def _wait(self, chat: Conversation) -> None:
-        async with await chat.turn("r1", human="Pay the bill") as turn:
-            await turn.append(calls("pay"))
-            await turn.wait_for(turn.open_calls[0])
-
     async def _ask(self, chat: Conversation) -> None:
         async with await chat.turn("r2", human="Never mind") as turn:
             await turn.append(AIMessage("As you like."))
@@ -122,7 +117,7 @@ class WaitingContract:
         self, chat: Conversation, elsewhere: Conversation, next_call: NextCall
     ) -> None:
         """The question is read with the result of the decision, and no error names an id that the store derived."""
-        await self._wait(chat)
+        await leave_waiting(chat)
         await elsewhere.load_history()
         call = await result_id_of(chat, "call_pay")
         next_call(Writer, "append", before=partial(chat.decide, "r1", call, "reject"))
@@ -134,7 +129,7 @@ class WaitingContract:
         self, chat: Conversation, elsewhere: Conversation, next_call: NextCall
     ) -> None:
         """The turn is closed by then."""
-        await self._wait(chat)
+        await leave_waiting(chat)
         next_call(Writer, "append", before=partial(self._ask, elsewhere))
         with pytest.raises(TurnClosedError):
             await chat.decide("r1", await result_id_of(chat, "call_pay"), "reject")
