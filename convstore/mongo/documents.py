@@ -31,7 +31,6 @@ from convstore.mongo.bson_values import (
     sealed,
     stored_bytes,
     stored_list,
-    stored_number,
     stored_numbers,
     stored_text,
     stored_texts,
@@ -124,8 +123,9 @@ def entry_from(
 
 def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
     check_version(document, "entry")
-    first = stored_number(document["first"])
-    count = stored_number(document["count"])
+    first, count, after, rules = stored_numbers(
+        (document["first"], document["count"], document["after"], document.get("rules", 1))
+    )
     totals = totals_from(document["totals"])
     if document["_id"] != entry_id(stored_text(document["conversation"]), totals.entries):
         raise ValueError("the key does not match the conversation and the number of the entry")
@@ -138,10 +138,10 @@ def _entry_from(document: Mapping[str, Any], *, has_messages: bool) -> Entry:
         utc(document["at"]),
         messages_from(messages, first, document["_id"]),
         totals,
-        stored_number(document["after"]),
+        after,
         sources_from(document, messages) if "sources" in document else (),
         facts_from(facts, totals) if (facts := document.get("facts")) else NO_FACTS,
-        stored_number(document.get("rules", 1)),
+        rules,
     )
     _check_index_fields(entry, document)
     is_whole = len(messages) == count

@@ -302,8 +302,12 @@ def _query_of_end(conversation: str, start: int, items_from: int) -> dict[str, A
 
 
 def _first_needed(state: Mapping[str, Any], view: str) -> int:
-    """Return the number of the first entry that a view needs, 0 if that is unknown."""
-    record = views_in(state).get(view)
-    summary = state.get("summary")
-    covered = summary.get("entry", 0) if isinstance(summary, Mapping) else 0
-    return max(record.entry if record else 0, covered if isinstance(covered, int) else 0)
+    """Return the number of the first entry that a view needs, 0 if that is unknown.
+
+    What says it is verified later; a load reads the entries that it lacks.
+    """
+    views = state.get("views")
+    record = views.get(view) if isinstance(views, Mapping) else None
+    parts = [part for part in (record, state.get("summary")) if isinstance(part, Mapping)]
+    numbers = [part.get("entry") for part in parts]
+    return max([number for number in numbers if isinstance(number, int)], default=0)

@@ -49,8 +49,11 @@ def totals_document(totals: Totals) -> dict[str, Any]:
 
 def totals_from(document: Mapping[str, Any]) -> Totals:
     """Return the totals that `totals_document` wrote."""
+    get = document.get
     usage = stored_list(document["usage"])
     at = document["updated_at"]
+    rare = get("whole_list", 0), get("failed", 0), get("imported", 0), get("branched", 0)
+    whole_list, failed, imported, branched = stored_numbers(rare)
     return Totals(
         intern(from_stored(document["counter"])),
         {from_stored(model): Usage._make(map(stored_number, counts)) for model, *counts in usage}
@@ -59,13 +62,13 @@ def totals_from(document: Mapping[str, Any]) -> Totals:
         _preview_from(document["preview"]) if "preview" in document else UNREAD,
         None if document["shown_at"] else {},
         None if at is None else utc(at),
-        stored_number(document.get("whole_list", 0)),
-        _over_from(document.get("over", "")),
-        stored_number(document.get("failed", 0)),
+        whole_list,
+        _over_from(get("over", "")),
+        failed,
         _call_from(document["call"]) if "call" in document else None,
-        from_stored(document.get("cut", "")),
-        bool(stored_number(document.get("imported", 0))),
-        stored_number(document.get("branched", 0)),
+        from_stored(get("cut", "")),
+        bool(imported),
+        branched,
         *stored_numbers(_TOTALS_NUMBERS(document)),
     )
 

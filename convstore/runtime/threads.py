@@ -50,9 +50,8 @@ async def run_in_thread_if_long(work: Callable[[], _Result], *, characters: int)
 
 def characters_of(messages: Iterable[EntryMessage], payloads: Mapping[str, str]) -> int:
     """Estimate the text to decode in messages and their payloads, for `run_in_thread_if_long`."""
-    return sum(map(len, payloads.values())) + sum(
-        PER_MESSAGE + len(message.body) for message in messages
-    )
+    bodies = [PER_MESSAGE + len(message.body) for message in messages]
+    return sum(map(len, payloads.values())) + sum(bodies)
 
 
 def payload_characters(entry: Entry) -> int:

@@ -173,8 +173,9 @@ class Load(ActiveRows):
         self.rows = self.rows[index:]
         self.is_confirmed = True
         if record.results is not None and self._still_holds(record):
+            covered = self._covered
             self.earlier_results = tuple(
-                result for result in record.results if result.ordinal > self._covered
+                [result for result in record.results if result.ordinal > covered]
             )
 
     @property
