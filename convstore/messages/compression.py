@@ -30,6 +30,9 @@ def cut(text: str, *, size: int = CHUNK_BYTES) -> list[int]:
     >>> cut("abcdef", size=4), cut("ééé", size=4), cut("")
     ([4, 6], [2, 3], [0])
     """
+    # as nearly all texts, whatever their characters
+    if _BYTES_PER_CHARACTER * len(text) <= size:
+        return [len(text)]
     if text.isascii():
         return [*range(size, len(text), size), len(text)]
     ends = []
