@@ -564,7 +564,7 @@ def script_of(seed: int) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
 
 
 @pytest.mark.slow
-@examples(60, suppress_health_check=list(HealthCheck))
+@examples(40, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32).map(script_of))
 async def test_a_chain_loses_nothing(script: tuple[dict[str, Any], list[tuple[str, Any]]]) -> None:
     """Ranges without gaps; each message in one is shown to the model or in views; all readers see the same."""

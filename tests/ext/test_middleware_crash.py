@@ -105,7 +105,7 @@ def crashes(server_uri: str, database: Any, tmp_path: Path) -> Any:
     return crash
 
 
-@pytest.mark.parametrize("part", parts(3))
+@pytest.mark.parametrize("part", parts(6))
 @pytest.mark.parametrize(("kind", "saves"), [("again", False), ("again", True), ("resumed", True)])
 async def test_a_run_that_was_killed_is_taken_up(
     crashes: Any, kind: str, saves: bool, part: slice
@@ -130,7 +130,7 @@ async def test_a_run_that_was_killed_is_taken_up(
             )
 
 
-@pytest.mark.parametrize("part", parts(4))
+@pytest.mark.parametrize("part", parts(8))
 @pytest.mark.parametrize("saves", [False, True], ids=["no checkpointer", "checkpointer"])
 async def test_another_question_goes_on_from_what_is_there(
     crashes: Any, saves: bool, part: slice

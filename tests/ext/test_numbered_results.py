@@ -255,7 +255,11 @@ async def test_a_list_is_shown_whole_and_a_message_as_the_tool_wrote_it(
 ) -> None:
     """Documents with numbers of their own keep them; an artifact is hidden though the content is empty."""
     model = ScriptedModel(
-        replies=[AIMessage("", tool_calls=[_call("kept"), _call("hidden")]), AIMessage("Done.")]
+        replies=[
+            AIMessage("", tool_calls=[_call("kept")]),
+            AIMessage("", tool_calls=[_call("hidden")]),
+            AIMessage("Done."),
+        ]
     )
     middleware = ConversationMiddleware(store, number_sources=names)
     agent = create_agent(model, [kept, hidden], middleware=[middleware])

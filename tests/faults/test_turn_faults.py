@@ -34,7 +34,7 @@ from convstore.types import Turn
 
 pytestmark = pytest.mark.slow
 
-SECONDS, USERS, WORKERS = 16.0, 200, 2
+SECONDS, USERS, WORKERS = 10.0, 200, 2
 _SETTLE_SECONDS, _PATIENCE = 240.0, 90.0
 _PAUSE, _LEAVE, _STOP, _CHANGE, _EDIT = 5.0, 0.25, 0.1, 0.5, 0.3
 _NOTICED = 2.0

@@ -49,7 +49,7 @@ async def check(database: Any, chat: Conversation) -> None:
             assert (await store.verify()).findings == ()
 
 
-@pytest.mark.parametrize("part", parts(4))
+@pytest.mark.parametrize("part", parts(8))
 async def test_variants_of_a_repaired_log_are_shown(own_database: Any, part: slice) -> None:
     """Whichever entry is lost, also with the one that took a variant away or showed it, or with the first ones."""
     await ConversationStore(own_database).setup()

@@ -30,7 +30,7 @@ _BEGINNINGS: list[list[BaseMessage]] = [
 _long = st.lists(turns, min_size=8, max_size=18)
 scripts = st.one_of(_long, _long, st.lists(turns, min_size=1, max_size=3))
 beginnings = st.sampled_from(_BEGINNINGS)
-few_examples = examples(60)
+few_examples = examples(40)
 _Script = Sequence[tuple[Sequence[Round], int, int]]
 _Call = tuple[PureLog, Row, Decision, View]
 

@@ -32,7 +32,7 @@ def replay(
 
 
 @given(chosen=st.randoms(use_true_random=False))
-@examples(50, suppress_health_check=SHARED)
+@examples(30, suppress_health_check=SHARED)
 async def test_a_view_shows_what_the_rule_says(
     stores: list[ConversationStore], chosen: random.Random
 ) -> None:

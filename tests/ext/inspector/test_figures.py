@@ -19,6 +19,7 @@ from itertools import takewhile
 import httpx
 import pytest
 from conftest import text_in
+from fixture_types import Client
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from properties import soaked
 
@@ -136,13 +137,14 @@ class Talk:
     ids=lambda seed: f"{ENDS[seed % 4]}-{seed}",
 )
 async def made(
-    request: pytest.FixtureRequest,
+    request: pytest.FixtureRequest, pymongo_client: Client, database_name: str
 ) -> AsyncIterator[tuple[Conversation, httpx.AsyncClient]]:
     """A generated conversation, alone in its store, and a client of the inspector; the last test damages it."""
     seed = request.param
+    database = pymongo_client[f"{database_name}_figures_{seed}"]
     summarizer = HeadTailSummarizer(RULE)
     async with (
-        await ConversationStore.connect("memory://", summarizer=summarizer) as store,
+        ConversationStore(database, summarizer=summarizer) as store,
         AsyncExitStack() as held,
     ):
         await store.setup()
@@ -152,6 +154,7 @@ async def made(
         transport = httpx.ASGITransport(pages)
         async with httpx.AsyncClient(transport=transport, base_url="http://inspector") as client:
             yield chat, client
+    await pymongo_client.drop_database(database.name)
 
 
 async def body(client: httpx.AsyncClient, path: str) -> str:
@@ -398,13 +401,16 @@ async def test_the_figures_of_the_overview(made: tuple[Conversation, httpx.Async
 
 
 @pytest.mark.slow
-async def test_the_figures_of_every_call(made: tuple[Conversation, httpx.AsyncClient]) -> None:
-    """Sizes of the view and its parts, what was billed, the strip, each row, the cache and the messages as sent."""
+async def test_the_figures_of_calls(made: tuple[Conversation, httpx.AsyncClient]) -> None:
+    """Sizes of the view and its parts, what was billed, the strip, each row, the cache and the messages as sent.
+
+    Of every second call and the last one, whose page takes a second with all that it is compared with.
+    """
     chat, client = made
     stored = await whole(chat)
     here = f"/c/{(await chat.info()).conversation_id}"
     calls = [message for message in stored if message.message.type == "ai"]
-    for call in [*calls, None]:
+    for call in [*calls[::2], calls[-1], None]:
         at = f"?at={call.ordinal}" if call else ""
         moment = (call.stamp or call.ordinal) if call else None
         has_own = call is not None and call.stamp is not None

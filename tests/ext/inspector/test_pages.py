@@ -951,30 +951,28 @@ async def test_every_page_of_12_000_messages_is_small_and_cheap(
     await (await host_of(chat).services()).sealer.seal(tuple(chat.scope.items()))
     transport = httpx.ASGITransport(inspector(store, authorize=lambda _: EVERYTHING))
     here = f"/c/{info.conversation_id}"
-    waiting, costs = (
-        ["/", f"{here}?at=6000", f"{here}/search?q=topic", "/search?q=topic"],
-        dict[str, tuple[float, int]](),
-    )
+    waiting = ["/", f"{here}?at=6000", f"{here}/search?q=topic", "/search?q=topic"]
+    costs = dict[str, tuple[float, int]]()
+    too_dear = dict[str, tuple[float, int]]()
     async with httpx.AsyncClient(transport=transport, base_url="http://inspector") as browser:
         while waiting:
             if kind_of(path := waiting.pop(0)) in costs or re.search(
                 r"/static/|/image/|\.json", path
             ):
                 continue
-            times, body = list[float](), ""
+            kind = kind_of(path)
+            most = 2.5 if kind.startswith("/sums?") else 0.5
             for _ in range(3):
                 before = time.process_time()
                 body = await page(browser, path)
-                times.append(time.process_time() - before)
-            costs[kind_of(path)] = min(times), len(body.encode())
+                costs[kind] = time.process_time() - before, len(body.encode())
+                if costs[kind][0] <= most:
+                    break
+            if costs[kind][0] > most or costs[kind][1] > 100_000:
+                too_dear[kind] = costs[kind]
             waiting += [
                 link.replace("&amp;", "&") for link in re.findall(r' href="(/[^"]*)"', body)
             ]
-    too_dear = {
-        kind: cost
-        for kind, cost in costs.items()
-        if cost[0] > (2.5 if kind.startswith("/sums?") else 0.5) or cost[1] > 100_000
-    }
     assert too_dear == {}
 
 
