@@ -28,6 +28,7 @@ from convstore.conversation.run_turn import RunTurn
 from convstore.conversation.turn_access import TurnAccess
 from convstore.index.texts import Snippets
 from convstore.index.words import is_common, query_groups
+from convstore.log.changes import LogChanges
 from convstore.log.turn_record import TurnRecord
 from convstore.mongo.artifact_types import new_codec
 from convstore.mongo.collection import closing
@@ -47,6 +48,7 @@ __all__ = [
     "ConversationLog",
     "EnteredTurn",
     "HeldTurn",
+    "LogChanges",
     "Operation",
     "ResultNumbering",
     "RunTurn",

@@ -6,7 +6,7 @@ It also shows what views leave out: rewound messages, entries, source ids.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,12 +18,10 @@ from convstore.append.condition import ANYWHERE, Condition, TailMoved
 from convstore.conversation.host import Host
 from convstore.conversation.services import Services
 from convstore.exceptions import ConversationDeletedError, InvalidInputError
+from convstore.log.changes import LogChanges
 from convstore.log.entry import Entry, Facts, Totals
-from convstore.log.facts.branch import BRANCH
 from convstore.log.facts.event import EVENT, TurnEvent
-from convstore.log.facts.standing import STANDING
 from convstore.log.facts.table import archived, has_unknown, kind_named
-from convstore.log.rewind import NO_REWINDS
 from convstore.log.stored_message import stamp_of
 from convstore.readback.items import items_of_all_messages
 from convstore.runtime.cache import CachedConversation
@@ -33,12 +31,12 @@ from convstore.turns.variants import VariantRequest
 from convstore.values.append_options import AppendOptions, Columns
 from convstore.values.log_records import (
     ArchivedFact,
+    LogChange,
     LogMessage,
     PlacedItem,
     Range,
     StoredId,
     StoredItem,
-    VariantChange,
 )
 from convstore.values.models import Receipt, StoredMessage
 from convstore.values.scope import MAX_IDS, PATH, Scope
@@ -66,8 +64,10 @@ class ConversationLog:
         services, cached = await self._found()
         await services.refresher.refresh(cached, await services.reader.tail(cached))
 
-    async def read(self, snapshot: Totals) -> AsyncGenerator[LogMessage, None]:
+    async def read(self, snapshot: Totals, changes: LogChanges) -> AsyncGenerator[LogMessage, None]:
         """Iterate over the messages up to an entry, whose totals are given, in order and in batches.
+
+        `changes` get what entries did besides.
 
         Raises:
             ConversationDeletedError: The conversation was deleted meanwhile.
@@ -76,16 +76,12 @@ class ConversationLog:
         page = list[LogMessage]()
         rewound = tuple[Range, ...]()
         changed = 0
-        rewinds = NO_REWINDS
         is_hidden = False
         async with aclosing(services.reader.walk(self._scope, snapshot)) as entries:
             async for _, entry in entries:
-                if entry.is_rewind:
-                    # the log lost the whole list that it continues, and was repaired
-                    with suppress(ValueError):
-                        rewinds = rewinds.after(entry)
+                changes.add(entry)
                 if entry.is_rewind or is_hidden:
-                    rewound = rewinds.gaps(entry.first - 1)
+                    rewound = changes.rewinds.gaps(entry.first - 1)
                 is_hidden = entry.is_rewind and bool(entry.messages)
                 page += await self._decode(services, cached, entry, rewound, changed)
                 if entry.messages or entry.is_rewind:
@@ -176,37 +172,32 @@ class ConversationLog:
                 found.append(ArchivedFact(name, value, entry.last, entry.at, has_messages))
         return found, left_out
 
-    async def variant_changes(self, snapshot: Totals) -> list[VariantChange]:
-        """Return what entries did to variants, in order; none if messages were rewound in another way, too."""
+    async def changes(self, snapshot: Totals) -> list[LogChange]:
+        """Return what entries did besides appending messages, up to one whose totals are given, in order."""
         (services, _) = await self._found()
-        found = list[VariantChange]()
+        changes = LogChanges()
         async with aclosing(services.reader.walk(self._scope, snapshot)) as entries:
             async for _, entry in entries:
-                standing = STANDING.of(entry)
-                if (
-                    entry.is_rewind
-                    and not BRANCH.of(entry)
-                    and not (standing and standing.shown.variant)
-                ):
-                    return []
-                if change := _change_in(entry):
-                    found.append(change)
-        return found
+                changes.add(entry)
+        return changes.found
 
-    async def change_variant(self, change: VariantChange, *, instead_of: str) -> None:
-        """Begin, finish or activate a variant of an archive; an edit replaces the turn that is shown at its place."""
+    async def make_change(self, change: LogChange) -> None:
+        """Make a change of an archive that came without messages."""
         services = await self._services()
         if change.kind == "begin":
-            asked = VariantRequest(
-                change.variant, instead_of if change.variant == change.turn else ""
-            )
+            replaced = change.message if change.variant == change.turn else ""
+            asked = VariantRequest(change.variant, replaced)
             await until_written(
                 lambda: services.turn_keeper.variants.begin(self._scope, change.turn, asked),
                 TailMoved,
             )
         elif change.kind == "activate":
             await services.activator.activate(self._scope, change.turn, change.variant)
-        elif change.kind != "append" and (await self._in_variant(change))[1]:
+        elif change.kind == "rewind":
+            await services.rewinder.rewind(self._scope, change.message)
+        elif change.kind == "undo":
+            await services.rewinder.undo(self._scope, change.message or None)
+        elif (await self._condition_and_event(change))[1]:
             await self.append((), change=change)
 
     async def find(self, ids: Sequence[str]) -> dict[str, StoredId]:
@@ -231,16 +222,16 @@ class ConversationLog:
         *,
         numbers: Sequence[int] = (),
         stamp: ViewStamp | None = None,
-        change: VariantChange | None = None,
+        change: LogChange | None = None,
         items: Sequence[PlacedItem] = (),
         columns: Mapping[str, Columns] | None = None,
         facts: Sequence[ArchivedFact] = (),
     ) -> Receipt:
         """Append messages of an archive, as `Conversation.append` does; taken source ids are replaced.
 
-        In a child, sources get these numbers if they are free; elsewhere those that `reserve_sources` leaves. With a
-        change, they belong to that variant, if it was begun. `columns` are those of messages, by their ids. `facts` are
-        those of its entry.
+        In a child, sources get these numbers if they are free; elsewhere those that `reserve_sources` leaves. The entry
+        has the event of a change, and belongs to its variant, if that was begun. `columns` are those of messages, by
+        their ids. `facts` are those of its entry.
 
         Raises:
             InvalidInputError: A fact is damaged.
@@ -256,7 +247,7 @@ class ConversationLog:
         )
 
         async def write() -> Written:
-            condition, event = await self._in_variant(change) if change else (ANYWHERE, None)
+            condition, event = await self._condition_and_event(change)
             return await services.writer.append(
                 self._scope,
                 messages,
@@ -268,19 +259,23 @@ class ConversationLog:
 
         return (await until_written(write, TailMoved)).receipt
 
-    async def _in_variant(self, change: VariantChange) -> tuple[Condition, TurnEvent | None]:
-        """Return the condition and event of an append to a variant that was begun; no event if it is finished."""
+    async def _condition_and_event(
+        self, change: LogChange | None
+    ) -> tuple[Condition, TurnEvent | None]:
+        """Return the condition and event of an entry; no event without a change, and for a variant that is finished."""
+        if change is None:
+            return ANYWHERE, None
+        event = TurnEvent(change.kind, change.turn, change.call, change.values)
+        if not change.variant:
+            return ANYWHERE, event
         variants = (await self._services()).turn_keeper.variants
         asked = VariantRequest(change.variant, change.first_turn)
         found = await variants.read(self._scope, change.turn, asked)
         branch = found.hidden
         if branch is None or found.record.is_finished:
             return ANYWHERE, None
-        event = branch.event
-        if change.kind in ("finish", "stop"):
-            event = event._replace(kind=change.kind)
-        condition = Condition(found.tail, branch=branch._replace(is_ending=change.kind != "append"))
-        return condition, event
+        condition = Condition(found.tail, branch=branch._replace(is_ending=change.shows))
+        return condition, branch.records(event)
 
     async def end_turn(self, turn_id: str, over: str) -> None:
         """Record that a turn was finished or stopped."""
@@ -323,7 +318,7 @@ class ConversationLog:
                 turn=stored.turn,
                 unseen=stored.unseen,
                 added_to=stored.answers if stored.is_added else "",
-                is_failed=stored.is_failed if stored.is_judged else None,
+                is_failed=stored.is_failed if stored.type == "tool" else None,
                 created_at=entry.at,
                 # Results of the retrieval tool repeat earlier source ids and own none.
                 sources="" if stored.tool == RETRIEVAL_TOOL else stored.sources,
@@ -354,24 +349,3 @@ def restored_facts(facts: Sequence[ArchivedFact]) -> Facts:
                 f"its fact {fact.kind!r} after message {fact.after} cannot be read: {error}"
             ) from error
     return restored
-
-
-def _change_in(entry: Entry) -> VariantChange | None:
-    """Return what an entry did to a variant; None for nothing that an import has to repeat."""
-    event = EVENT.of(entry)
-    standing = STANDING.of(entry)
-    if event is None or not event.variant:
-        if standing is None or not standing.shown.variant:
-            return None
-        now = standing.shown
-        return VariantChange(
-            entry.last, "activate", now.turn, standing.place, now.variant, entry.at
-        )
-    kind = event.kind
-    if kind != "begin" and BRANCH.of(entry):
-        kind = "append"
-    elif kind not in ("begin", "finish", "stop"):
-        kind = "show"
-    if kind == "append" and not entry.messages:
-        return None
-    return VariantChange(entry.last, kind, event.turn, event.first_turn, event.variant, entry.at)

@@ -6,7 +6,6 @@ what it is given; every property is ready, or costs what is open.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -102,10 +101,9 @@ class LoggedTurn:
         if event.variant and event.kind != "activate":
             self._ended = ""  # of the answer that stood there before
         if event.kind == "wait":
-            interrupt, is_batch, allowed = json.loads(event.values) if event.values else Pause()
-            self.waiting[event.call] = Pause(interrupt, is_batch, tuple(allowed))
+            self.waiting[event.call] = Pause.read(event.values)
         elif event.kind == "decide":
-            self.decisions[event.call] = Decision(**json.loads(event.values))
+            self.decisions[event.call] = Decision.read(event.values)
         elif event.over:
             self._ended = event.over
 

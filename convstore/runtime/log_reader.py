@@ -418,11 +418,13 @@ class LogReader:
         start: int = 1,
         at_once: int = _ENTRIES_AT_ONCE,
         fields: Mapping[str, int] = LEAN,
+        as_stored: bool = False,
     ) -> AsyncGenerator[Sequence[Entry], None]:
         """Yield the entries of a log from a number on with their active messages, in order, in batches that grow.
 
         One command for each batch. Many successive entries of which all messages were rewound, such as those of other
-        answers, are left out; `events_in_gaps` has what they say of a turn.
+        answers, are left out; `events_in_gaps` has what they say of a turn. With `as_stored` entries have all messages,
+        and the totals that they were stored with.
 
         Raises:
             BrokenLogError: An entry is missing.
@@ -434,7 +436,7 @@ class LogReader:
                 entries = await self.entries(log.cached, start=start, before=end, fields=fields)
                 if last and last[-1].number == start - 1:
                     check_dense(log.cached.conversation, [*last, *entries[:1]])
-            yield log.active.of(entries)
+            yield entries if as_stored else log.active.of(entries)
             start = end
             at_once = grown(at_once)
             last = entries[-1:]
@@ -495,7 +497,7 @@ class LogReader:
             if tail is None:
                 tail = await self.tail(cached)
             log = Snapshot(cached, tail) if rewound else await self.snapshot(cached, tail)
-        async with aclosing(self.batches(log)) as batches:
+        async with aclosing(self.batches(log, as_stored=rewound)) as batches:
             async for entries in batches:
                 for entry in entries:
                     yield cached, entry

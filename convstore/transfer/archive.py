@@ -40,7 +40,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar
 
 from convstore.messages.encoding import decode_message, fields_of
 from convstore.messages.values import Codec
@@ -48,11 +48,10 @@ from convstore.transfer.records import (
     DAMAGED,
     BadRecord,
     ConversationRecord,
-    Ended,
     RecordItem,
 )
 from convstore.types import ConversationInfo, LogItem, StoredItem, Summary
-from convstore.values.log_records import ArchivedFact, LogMessage, PlacedItem, VariantChange
+from convstore.values.log_records import ArchivedFact, LogChange, LogMessage, PlacedItem
 from convstore.values.plain import counted
 from convstore.values.ranges import numbers_in
 from convstore.values.scope import id_problem
@@ -64,6 +63,7 @@ VERSION = 1
 _MAX_NUMBER = 2**53
 _CLOCK_SKEW = timedelta(days=1)
 """A date that is later than this from now cannot be the date of a message."""
+_CHANGE_TEXTS = ("turn", "first_turn", "variant", "call", "values", "message")
 _JSON_NAMES = {str: "string", int: "integer", bool: "boolean", dict: "object", list: "array"}
 _Value = TypeVar("_Value")
 
@@ -136,8 +136,7 @@ def end_line(
     undone: Sequence[tuple[int, int]] = (),
     sources_through: int,
     summaries: Sequence[Summary],
-    variants: Sequence[VariantChange] = (),
-    over: str = "",
+    changes: Sequence[LogChange] = (),
 ) -> bytes:
     """Return the last line of a conversation."""
     end: dict[str, Any] = {"messages": messages}
@@ -145,10 +144,8 @@ def end_line(
         end["rewound"] = rewound
     if undone:
         end["undone"] = undone
-    if variants:
-        end["variants"] = [change._asdict() | {"at": change.at.isoformat()} for change in variants]
-    if over:
-        end["over"] = over
+    if changes:
+        end["changes"] = [_raw(change) for change in changes]
     if sources_through:
         end["sources_through"] = sources_through
     if summaries:
@@ -313,9 +310,8 @@ class ArchiveReader:
             items=conversation.log_items,
             facts=conversation.facts,
             rewound=_ranges(end, "rewound", number),
-            variants=[_change(change) for change in _typed(end, "variants", list, default=[])],
+            changes=[_change(change) for change in _typed(end, "changes", list, default=[])],
             sources_through=_number(end, "sources_through", default=0),
-            over=_over(end),
             notes=[left_out] if summaries else [],
         )
 
@@ -342,14 +338,6 @@ def _number(values: Mapping[str, Any], name: str, **default: int) -> int:
     return number
 
 
-def _over(end: Mapping[str, Any]) -> Ended:
-    """Return how the last turn was ended; a ValueError for any other text."""
-    over = _typed(end, "over", str, default="")
-    if over not in get_args(Ended):
-        raise ValueError("'over' must be 'finished' or 'stopped'")
-    return cast(Ended, over)
-
-
 def _date(values: Mapping[str, Any]) -> datetime:
     """Return the date of a line, in UTC."""
     at = datetime.fromisoformat(_typed(values, "at", str))
@@ -366,12 +354,20 @@ def _ranges(end: Mapping[str, Any], name: str, number: int) -> list[tuple[int, i
     return ranges
 
 
-def _change(raw: Mapping[str, Any]) -> VariantChange:
-    texts = {name: _typed(raw, name, str) for name in ("kind", "turn", "first_turn", "variant")}
+def _raw(change: LogChange) -> dict[str, Any]:
+    """Return a change as a line has it, without what it does not say."""
+    said = {name: value for name, value in change._asdict().items() if value}
+    return said | {"ordinal": change.ordinal, "at": change.at.isoformat()}
+
+
+def _change(raw: Mapping[str, Any]) -> LogChange:
+    said: dict[str, Any] = {name: _typed(raw, name, str, default="") for name in _CHANGE_TEXTS}
+    for name in ("has_messages", "shows"):
+        said[name] = _typed(raw, name, bool, default=False)
     at = _date(raw)
     if at > datetime.now(UTC) + _CLOCK_SKEW:
-        raise ValueError(f"the date of a variant is yet to come: {raw['at']!r}")
-    return VariantChange(_number(raw, "ordinal"), at=at, **texts)
+        raise ValueError(f"the date of a change is yet to come: {raw['at']!r}")
+    return LogChange(_number(raw, "ordinal"), _typed(raw, "kind", str), at, **said)
 
 
 def _record(scope: Any, where: str) -> ConversationRecord:

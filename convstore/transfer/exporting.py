@@ -25,7 +25,7 @@ from convstore import (
 )
 from convstore.edges import each_conversation, with_children
 from convstore.exceptions import InvalidScopeError, StoreError
-from convstore.integration import host_of, log_of
+from convstore.integration import LogChanges, host_of, log_of
 from convstore.transfer.archive import begin_line, end_line, fact_line, item_line, message_line
 from convstore.transfer.openai_lines import (
     as_training,
@@ -62,8 +62,9 @@ async def export_conversations(
 
     The conversations of sub-agents follow the one that they are below.
 
-    - "convstore" holds everything: messages with artifacts and ids, dates, source ids, rewound messages, items,
-      titles, metadata, states and annotations. `read_file` and `import_conversations` restore all of it.
+    - "convstore" holds everything: messages with artifacts and ids, dates, source ids, rewinds, variants, what was
+      said of turns and decided about calls, items, titles, metadata, states and annotations. `read_file` and
+      `import_conversations` restore all of it.
     - "openai" has one conversation a line, with its active messages, their ids and their fields in OpenAI's format.
     - "fine-tuning" holds only finished turns that OpenAI's fine-tuning accepts. Other turns are left out and
       reported, and so are conversations without an answer.
@@ -258,9 +259,10 @@ class _Export:
         state = (await chat.state.get()).values
         file.write(begin_line(codec, info, state=state))
         rewinds = _Rewinds()
+        changes = LogChanges()
         turn: int | None = None
         entry = last = 0  # entries without messages do not count: an import writes its own
-        async for message in log_of(chat).read(end):
+        async for message in log_of(chat).read(end, changes):
             entry = entry + (message.entry != last)
             last = message.entry
             rewinds.add(message)
@@ -278,16 +280,14 @@ class _Export:
                 f"facts of the kind {kind!r} are left out: export them with the newer convstore"
             )
             self.report.note(Problem("changed", name, name, reason))
-        variants = await log_of(chat).variant_changes(end) if end.rewind_entry else []
         file.write(
             end_line(
                 messages=rewinds.messages,
-                rewound=[] if variants else rewinds.rewound,
-                variants=variants,
-                undone=rewinds.undone,
+                rewound=rewinds.rewound,
+                changes=changes.found,
+                undone=[] if changes.can_be_made else rewinds.undone,
                 sources_through=end.sources_through,
                 summaries=await chat.summaries(),
-                over=end.over if end.is_ended else "",
             )
         )
         return rewinds.messages

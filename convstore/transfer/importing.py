@@ -23,6 +23,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from types import EllipsisType
 from typing import Any, Literal, TypeAlias
@@ -48,8 +49,8 @@ from convstore.transfer.prepare import (
     Batch,
     ReadyMessage,
     batches_of,
+    by_batch,
     columns_of,
-    facts_by_batch,
     items_after,
     make_ready,
     messages_between,
@@ -64,8 +65,9 @@ from convstore.transfer.records import (
     ScopeRule,
 )
 from convstore.transfer.second_import import differences, items_at_end, rewound_ids
-from convstore.values.log_records import ArchivedFact, PlacedItem, StoredId, VariantChange
+from convstore.values.log_records import ArchivedFact, LogChange, PlacedItem, StoredId
 from convstore.values.plain import counted
+from convstore.values.ranges import has, joined
 from convstore.values.scope import Scope, check_number, check_scope, root_scope
 from convstore.values.stamps import ViewStamp
 
@@ -293,11 +295,9 @@ class _ConversationImport:
         self._record = record
         self._messages = messages
         self._dry_run = dry_run
-        self._changes = dict[int, list[VariantChange]]()
-        for change in record.variants:
-            self._changes.setdefault(change.ordinal, []).append(change)
-        self._active_turns = dict[str, str]()
-        self._facts = facts_by_batch(record, messages)
+        ends = [batch.messages[-1].position for batch in batches_of(record, messages)]
+        self._changes = by_batch(ends, record.changes, attrgetter("ordinal"))
+        self._facts = by_batch(ends, record.facts, attrgetter("after"))
         # The date of the last message, so that metadata does not make the conversation newer.
         self._last_date = next(
             (message.item.at for message in reversed(messages) if message.item.at), None
@@ -308,6 +308,7 @@ class _ConversationImport:
         self.written = 0
         self.changed: list[str] = []
         self._stored: dict[str, StoredId] = {}
+        self._ordinals = dict[str, int]()
         self._rewound: set[str] = set()
 
     async def run(self) -> None:
@@ -320,7 +321,7 @@ class _ConversationImport:
             self.written = len(self._messages) - self.known
             return
         known = self._messages[: self.known]
-        if known and self._record.rewound:
+        if known and self._record.rewinds:
             self._rewound = await rewound_ids(self._log, known, self._stored)
         await self._write(stored)
         if self._record.sources_through:
@@ -415,36 +416,47 @@ class _ConversationImport:
             done += len(batch.messages)
             # An earlier run that was killed can only have missed what follows the last message that it stored.
             is_last_stored = done == stored == self.known
-            if is_last_stored:
-                await self._append_late_items(batch)
             if new:
                 await self._append_batch(batch, new)
-            may_be_missing = bool(new) or is_last_stored
-            if may_be_missing:
-                await self._rewind(batch)
-            await self._change_variants(
-                batch, may_be_missing=may_be_missing, is_known=is_last_stored
-            )
-            if may_be_missing:
-                await self._append_facts_after(batch, is_known=not new)
+            if new or is_last_stored:
+                await self._follow(batch, is_known=not new)
 
-    async def _stored_changes(self, batch: Batch) -> list[VariantChange]:
-        """Return the changes of variants that the log has after the last message of a batch; none if none is wanted."""
-        last = batch.messages[-1]
-        end = await self._log.snapshot() if last.position in self._changes else None
-        changes = await self._log.variant_changes(end) if end else []
-        return [change for change in changes if change.ordinal == self._stored[last.id].ordinal]
+    async def _follow(self, batch: Batch, *, is_known: bool) -> None:
+        """Do what follows a batch; with `is_known` as far as the log lacks it."""
+        is_hidden = is_known and has(joined(self._record.rewound), batch.messages[-1].position)
+        if is_hidden:
+            await self._append_late_items(batch)
+        await self._rewind(batch)
+        await self._make_changes(batch, is_known=is_known)
+        await self._append_facts_after(batch, is_known=is_known)
+        if is_known and not is_hidden:
+            await self._append_late_items(batch)
 
-    async def _change_variants(self, batch: Batch, *, may_be_missing: bool, is_known: bool) -> None:
-        """Repeat the changes of variants after a batch, or only note them; with `is_known` those that the log lacks."""
-        stored = await self._stored_changes(batch) if is_known else []
-        for change in self._changes.get(batch.messages[-1].position, ()):
-            if may_be_missing and not _removed_from(stored, change):
-                replaced = self._active_turns.get(change.first_turn, change.first_turn)
+    async def _make_changes(self, batch: Batch, *, is_known: bool) -> None:
+        """Make the changes after a batch; with `is_known` those that the log lacks.
+
+        Nothing is made if the log goes on after the batch: another import of the record is ahead.
+        """
+        changes = self._changes[batch.messages[-1].position]
+        end = await self._log.snapshot() if changes else None
+        if end is None:
+            return
+        last = self._last_stored(batch)
+        if end.messages > last:
+            return
+        stored = list[LogChange]()
+        if is_known:
+            stored = [change for change in await self._log.changes(end) if change.ordinal == last]
+        for change in changes:
+            is_made = change.has_messages if not is_known else _removed_from(stored, change)
+            if not is_made:
                 with as_of(change.at):
-                    await self._log.change_variant(change, instead_of=replaced)
-            if change.kind not in {"begin", "append"}:
-                self._active_turns[change.first_turn] = change.turn
+                    await self._log.make_change(change)
+
+    def _last_stored(self, batch: Batch) -> int:
+        """Return the ordinal of the last message of a batch, which is stored."""
+        last = batch.messages[-1].id
+        return self._ordinals[last] if last in self._ordinals else self._stored[last].ordinal
 
     async def _append_facts_after(self, batch: Batch, *, is_known: bool) -> None:
         """Append the facts after a batch; with `is_known` those that the log lacks."""
@@ -490,16 +502,16 @@ class _ConversationImport:
         items = items_after(batch.items, len(batch.messages) - len(new))
         await self._append(new, batch.at, self._change_of(batch), items)
 
-    def _change_of(self, batch: Batch) -> VariantChange | None:
-        """Return the change that the entry of a batch was, None if it belongs to no variant."""
-        first = next(iter(self._changes.get(batch.messages[-1].position, ())), None)
-        return first if first and first.kind in {"append", "show", "finish", "stop"} else None
+    def _change_of(self, batch: Batch) -> LogChange | None:
+        """Return the change that came with the messages of a batch, None if its entry only appended them."""
+        changes = self._changes[batch.messages[-1].position]
+        return next((change for change in changes if change.has_messages), None)
 
     async def _append(
         self,
         messages: Sequence[ReadyMessage],
         at: datetime | None,
-        change: VariantChange | None,
+        change: LogChange | None,
         items: Sequence[PlacedItem],
     ) -> None:
         """Append messages with items as one entry, or in halves if one cannot hold them."""
@@ -523,12 +535,11 @@ class _ConversationImport:
                 raise
             half = len(messages) // 2
             leading = [item for item in items if item.position <= half]
-            await self._append(
-                messages[:half], at, change and change._replace(kind="append"), leading
-            )
+            await self._append(messages[:half], at, change and change.leading, leading)
             await self._append(messages[half:], at, change, items_after(items, half))
             return
         self.written += receipt.written
+        self._ordinals[messages[-1].id] = receipt.last
         self._note_numbers(receipt)
 
     def _facts_of(self, messages: Sequence[ReadyMessage]) -> list[ArchivedFact]:
@@ -644,7 +655,7 @@ def _is_of_entry(fact: ArchivedFact, last: ReadyMessage) -> bool:
     return fact.is_with_messages and fact.after == last.position
 
 
-def _removed_from(stored: list[VariantChange], change: VariantChange) -> bool:
+def _removed_from(stored: list[LogChange], change: LogChange) -> bool:
     """Remove a change from the stored ones, with those before it; return False if it is not among them."""
     for number, other in enumerate(stored, 1):
         if other._replace(ordinal=change.ordinal, at=change.at) == change:

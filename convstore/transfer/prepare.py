@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
@@ -19,17 +19,36 @@ from convstore.messages.sizes import bytes_of
 from convstore.messages.values import Codec
 from convstore.sources.source import read_ids
 from convstore.transfer.dicts import as_item, without_id
-from convstore.transfer.records import ConversationRecord, Message, Problem, RecordItem
+from convstore.transfer.records import (
+    DAMAGED,
+    ConversationRecord,
+    Message,
+    Problem,
+    RecordItem,
+)
 from convstore.values.append_options import Columns
-from convstore.values.log_records import ArchivedFact, PlacedItem, VariantChange
+from convstore.values.log_records import LogChange, PlacedItem
 from convstore.values.plain import part_of
 from convstore.values.ranges import joined
 from convstore.values.scope import check_choice, check_id, check_number, id_problem
+from convstore.values.turns import Decision, Pause
+
+Placed = TypeVar("Placed")
 
 MAX_SOURCE_ID = 10**12
 """Highest source id that is imported. A log gets there after a million results that each skip a million numbers."""
 
-_CHANGES = ("begin", "append", "show", "finish", "stop", "activate")
+_CHANGES = (
+    "begin",
+    "append",
+    "wait",
+    "decide",
+    "finish",
+    "stop",
+    "activate",
+    "rewind",
+    "undo",
+)
 _MAX_ENTRY_BYTES = 1_000_000
 """Characters from which a message is measured in bytes: UTF-8 needs up to three bytes for one."""
 
@@ -119,7 +138,7 @@ def _check_record(record: ConversationRecord) -> None:
     for first, last in record.rewound:
         check_number(first, name="the first message of a rewind", minimum=1, maximum=last)
         check_number(last, name="the last message of a rewind", minimum=1, maximum=number)
-    _check_variants(record)
+    _check_changes(record)
     _check_facts(record)
     seen = set[str | None]()
     for item, position in record.items:
@@ -146,29 +165,58 @@ def _check_facts(record: ConversationRecord) -> None:
             seen.add(place)
 
 
-def _check_variants(record: ConversationRecord) -> None:
-    """Raise an InvalidInputError for variants that no log can have had: they are made one by one, after its messages.
+def _check_changes(record: ConversationRecord) -> None:
+    """Raise an InvalidInputError for changes that no log can have had: they are made one by one, after its messages.
 
     A variant begins at a turn before it has messages, is finished or shown.
     """
-    questions = _questions(record.messages) if record.variants else {}
+    if not record.changes:
+        return
+    known = _questions(record.messages)
     begun = set[tuple[str, str]]()
     last = 0
-    for change in record.variants:
+    for change in record.changes:
         last = check_number(
             change.ordinal,
-            name="the ordinal of a variant",
+            name="the ordinal of a change",
             minimum=last,
             maximum=len(record.messages),
         )
-        _check_variant(change, questions, begun)
+        check_choice(change.kind, *_CHANGES, name="the kind of a change")
+        if change.variant:
+            _check_variant(change, known, begun)
+        elif change.is_event:
+            _check_question(change, known)
+        elif change.kind not in ("rewind", "undo"):
+            raise InvalidInputError(f"its change {change.kind!r} names no variant")
+        if change.kind in ("wait", "decide"):
+            _check_call(change)
+
+
+def _check_question(change: LogChange, questions: Mapping[str, int]) -> None:
+    """Check that the turn of a change has begun."""
+    if questions.get(change.turn, change.ordinal + 1) > change.ordinal:
+        raise InvalidInputError(f"it lacks the question {change.turn!r:.80} of one of its changes")
+
+
+def _check_call(change: LogChange) -> None:
+    """Check how a call waits, or what was decided about it: readers take both as they are."""
+    check_id(change.call, name="the call of a change")
+    try:
+        if change.kind == "wait":
+            Pause.read(change.values)
+        else:
+            Decision.read(change.values)
+    except DAMAGED as error:
+        raise InvalidInputError(
+            f"the {change.kind!r} of its call {change.call!r:.80} cannot be read: {error}"
+        ) from error
 
 
 def _check_variant(
-    change: VariantChange, questions: Mapping[str, int], begun: set[tuple[str, str]]
+    change: LogChange, questions: Mapping[str, int], begun: set[tuple[str, str]]
 ) -> None:
     """Check a change of a variant, given the variants begun before, and note it if it begins one."""
-    check_choice(change.kind, *_CHANGES, name="the kind of a change of a variant")
     variant = (change.first_turn, change.variant)
     is_begin = change.kind == "begin"
     if is_begin:
@@ -252,7 +300,7 @@ def _note_of_dates(messages: Sequence[ReadyMessage]) -> list[str]:
 
 def batches_of(record: ConversationRecord, messages: Sequence[ReadyMessage]) -> Iterator[Batch]:
     """Yield batches: the entries of an export, or whole turns of other sources. The end of a rewind ends a batch."""
-    rewinds = {last: first for first, last in record.rewound}
+    rewinds = {last: first for first, last in record.rewinds}
     items = defaultdict[int, list[PlacedItem]](list)
     for placed in record.items:
         items[placed.position].append(placed)
@@ -274,18 +322,17 @@ def batches_of(record: ConversationRecord, messages: Sequence[ReadyMessage]) -> 
         placed_here = []
 
 
-def facts_by_batch(
-    record: ConversationRecord, messages: Sequence[ReadyMessage]
-) -> defaultdict[int, list[ArchivedFact]]:
-    """Return the facts of a record by the position of the last message of the batch before them, 0 for none.
+def by_batch(
+    ends: Sequence[int], placed: Iterable[Placed], place: Callable[[Placed], int]
+) -> defaultdict[int, list[Placed]]:
+    """Return what has a place in the log by the position of the last message of the batch before it, 0 for none.
 
     Messages at the end of the batch may have been left out.
     """
-    ends = [batch.messages[-1].position for batch in batches_of(record, messages)]
-    found = defaultdict[int, list[ArchivedFact]](list)
-    for fact in record.facts:
-        index = bisect_right(ends, fact.after)
-        found[ends[index - 1] if index else 0].append(fact)
+    found = defaultdict[int, list[Placed]](list)
+    for each in placed:
+        index = bisect_right(ends, place(each))
+        found[ends[index - 1] if index else 0].append(each)
     return found
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError, InvalidScopeError
-from convstore.values.log_records import ArchivedFact, PlacedItem, VariantChange
+from convstore.values.log_records import ArchivedFact, LogChange, PlacedItem
 from convstore.values.scope import PATH, check_scope
 from convstore.values.stamps import ViewStamp
 
@@ -53,7 +53,7 @@ class RecordItem:
             is to find it.
         unseen: For an AI message the number of messages directly before it that its model was not shown.
         added_to: For a message that a tool added to its result the `result_id` of the call; it needs `turn`.
-        is_failed: If a tool result reports a failed call, None if its content says so; it needs `turn`.
+        is_failed: If a tool result reports a failed call, None if the store is to say so; it needs `turn`.
         sources: Ids of its sources, as text such as "3, 11-20".
         annotations: Values set with `annotate`.
         stamp: For an AI message the stamp of the view that it answers: that of everything before its entry.
@@ -143,8 +143,9 @@ class ConversationRecord:
         state: Values of `Conversation.state`.
         items: Items that are no messages, each with the position, from 1, of the message that it follows.
         facts: In an export, what entries say besides messages.
-        rewound: Rewinds: first and last position, from 1, of the messages that each rewound. It is made after the last.
-        variants: In an export, what happened to other answers and other questions; then `rewound` is empty.
+        rewound: Rewinds: first and last position, from 1, of the messages that each rewound. It is made after the last,
+            unless `changes` make them.
+        changes: In an export, what the log says besides messages of turns, variants and rewinds, in order.
         sources_through: Highest source id that was in use or reserved.
         over: How the last turn was ended, "" if it was not.
         notes: Parts of the source that an import cannot keep.
@@ -161,10 +162,15 @@ class ConversationRecord:
     items: Sequence[PlacedItem] = ()
     facts: Sequence[ArchivedFact] = ()
     rewound: Sequence[tuple[int, int]] = ()
-    variants: Sequence[VariantChange] = ()
+    changes: Sequence[LogChange] = ()
     sources_through: int = 0
     over: Ended = ""
     notes: Sequence[str] = ()
+
+    @property
+    def rewinds(self) -> Sequence[tuple[int, int]]:
+        """The rewinds of `rewound` that `changes` do not make."""
+        return self.rewound if all(change.is_event for change in self.changes) else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from convstore import Conversation
 from convstore.integration import ConversationLog
 from convstore.transfer.prepare import Batch, ReadyMessage
 from convstore.transfer.records import ConversationRecord
-from convstore.values.log_records import LogItem, PlacedItem, StoredId, VariantChange
+from convstore.values.log_records import LogChange, LogItem, PlacedItem, StoredId
 from convstore.values.plain import counted
 from convstore.values.ranges import has, joined
 
@@ -67,6 +67,7 @@ async def differences(
             f"not imported: {counted(len(items), 'item')} between messages that were stored before"
         )
     found += await _rewinds(log, record, known, stored)
+    found += await _changes(log, record)
     kept = await _kept_values(chat, record)
     annotations = await _kept_annotations(chat, known)
     if annotations:
@@ -82,16 +83,7 @@ async def _rewinds(
     known: Sequence[ReadyMessage],
     stored: Mapping[str, StoredId],
 ) -> list[str]:
-    """Compare which messages are rewound; if they are variants, which changes of variants were made."""
-    end = await log.snapshot()
-    if end is None:
-        return []
-    if record.variants:
-        made = Counter(map(_change_of, await log.variant_changes(end)))
-        missing = (Counter(map(_change_of, record.variants)) - made).total()
-        if missing:
-            return [f"not made: {counted(missing, 'change')} of variants since the last import"]
-        return []
+    """Compare which messages are rewound."""
     here = await rewound_ids(log, known, stored)
     rewound = joined(record.rewound)
     there = {message.id for message in known if has(rewound, message.position)}
@@ -107,8 +99,20 @@ async def _rewinds(
     return found
 
 
-def _change_of(change: VariantChange) -> tuple[str, str, str]:
-    return change.kind, change.turn, change.variant
+async def _changes(log: ConversationLog, record: ConversationRecord) -> list[str]:
+    """Compare which changes of turns and variants were made."""
+    end = await log.snapshot() if record.changes else None
+    if end is None:
+        return []
+    made = Counter(map(_of_turn, await log.changes(end)))
+    missing = Counter(_of_turn(change) for change in record.changes if change.turn) - made
+    if not missing:
+        return []
+    return [f"not made: {counted(missing.total(), 'change')} of turns since the last import"]
+
+
+def _of_turn(change: LogChange) -> tuple[str, str, str, str]:
+    return change.kind, change.turn, change.variant, change.call
 
 
 async def _kept_values(chat: Conversation, record: ConversationRecord) -> list[str]:

@@ -32,7 +32,7 @@ class LogMessage:
         annotations: Values set with `annotate`.
         stamp: For an AI message the stamp of the view that it answers, if that view saw everything before its entry.
         added_to: For a message that a tool added to its result the `result_id` of the call, "" for any other.
-        is_failed: If a result failed, where the application said so against its content; else None.
+        is_failed: If a tool result failed, by the store that has it; None for other messages.
     """
 
     message: BaseMessage
@@ -59,25 +59,46 @@ class StoredId:
     sources: str
 
 
-class VariantChange(NamedTuple):
-    """Change that an entry made to a variant of a turn.
+class LogChange(NamedTuple):
+    """What an entry did besides appending messages, as an archive has it; see `log.changes`.
 
     Attributes:
         ordinal: The last one of the log then.
-        kind: "begin"; "append" for an entry with messages that are not shown yet; "show", or "finish" and "stop" which
-            end the turn, too, for the one that shows it; or "activate".
-        turn: Id of the variant's turn.
-        first_turn: Id of the turn that stood first at its place.
-        variant: Id of the variant.
+        kind: "wait", "decide", "finish" or "stop" for an event of a turn, or of a variant; "begin" for the first entry
+            of a variant, "append" for another one without an event; "activate", "rewind" or "undo".
         at: When it was written.
+        turn: Id of the turn.
+        first_turn: For a variant, id of the turn that stood first at its place.
+        variant: Id of the variant.
+        call: For "wait" and "decide" the `result_id` of the call.
+        values: For "wait" and "decide" how it waits, or the decision, as JSON.
+        message: Id of the first message that was rewound or restored, "" for none; for "begin" that of the question
+            which stood at the place.
+        has_messages: The messages of the entry were appended with it.
+        shows: For a variant, the entry that made it active.
     """
 
     ordinal: int
     kind: str
-    turn: str
-    first_turn: str
-    variant: str
     at: datetime
+    turn: str = ""
+    first_turn: str = ""
+    variant: str = ""
+    call: str = ""
+    values: str = ""
+    message: str = ""
+    has_messages: bool = False
+    shows: bool = False
+
+    @property
+    def is_event(self) -> bool:
+        """True if a worker or a person said it of a turn, and it moves no messages."""
+        return self.kind in ("wait", "decide", "finish", "stop")
+
+    @property
+    def leading(self) -> LogChange | None:
+        """The change of the first of two entries that have its messages together, None for none."""
+        return self._replace(kind="append", shows=False) if self.variant else None
 
 
 class ArchivedFact(NamedTuple):

@@ -392,7 +392,8 @@ class ConversationInfo(Value):
         message_count: Messages in the log, without rewound ones.
         turns: Human messages among them.
         failed: Tool results among them that report a failed call.
-        state: What the log says of the newest turn, "" without one. "open": it runs, waits for a person, or broke off;
+        state: What the log says of the newest turn, "" without one. "open": it runs, waits for a person, or broke off,
+            or another answer was begun and is not shown, though nobody may work on it any more;
             `Conversation.get_turn` says which. "finished", "stopped". "cut" or "refused": finished, but the output
             limit, or a filter or the model, ended its answer. "imported": open, cut or refused where it was imported
             from, and nothing was recorded since.

@@ -42,6 +42,11 @@ class Decision(Value):
         """Return True if the call is run, as it is or with other arguments."""
         return self.verdict in ("approve", "edit")
 
+    @classmethod
+    def read(cls, text: str) -> Decision:
+        """Return the decision that the log has as JSON; a ValueError or TypeError if it is damaged."""
+        return cls(**json.loads(text))
+
 
 def check_decision(verdict: Verdict, *, args: Any, message: Any, by: Any) -> Decision:
     """Return a decision; raise an InvalidInputError if it is incomplete, or JSON lacks a value of it."""
@@ -71,6 +76,17 @@ class Pause(NamedTuple):
     interrupt: str = ""
     is_batch: bool = False
     allowed: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, text: str) -> Pause:
+        """Return the pause that the log has as JSON, "" for that of a loop; a ValueError or TypeError if damaged."""
+        if not text:
+            return cls()
+        interrupt, is_batch, allowed = json.loads(text)
+        named = [interrupt, *allowed]
+        if type(is_batch) is not bool or not all(type(name) is str for name in named):
+            raise ValueError("it names no interrupt and no verdicts")
+        return cls(interrupt, is_batch, tuple(allowed))
 
 
 class TurnCall(Value):

@@ -90,23 +90,24 @@ async def test_a_damaged_word_of_the_application_is_not_read(
         await ConversationStore(driver.database).conversation(**SCOPE).list_messages()
 
 
+def _broken(tool: str, message: ToolMessage) -> bool:
+    raise KeyError(tool)
+
+
+@pytest.mark.parametrize("judge", [None, lambda *_: True, lambda *_: False, _broken])
 async def test_an_archive_has_the_word_of_the_application(
-    store: ConversationStore, tmp_path: Path
+    store: ConversationStore, judge: Any, tmp_path: Path
 ) -> None:
-    """A store without the function imports it."""
+    """A store without the function, or with one of its own, keeps it and asks nobody again."""
     lines = io.BytesIO()
     await export_conversations(store, lines.write)
     path = tmp_path / "archive.jsonl"
     path.write_bytes(lines.getvalue())
-    async with await ConversationStore.connect("memory://") as there:
+    async with await ConversationStore.connect("memory://", is_failed=judge) as there:
         await there.setup()
         assert (await import_conversations(there, read_file(path))).problems == []
         assert await failed_in(there) == (2, ["shop", "other"], False)
         assert (await there.verify()).ok
-
-
-def _broken(tool: str, message: ToolMessage) -> bool:
-    raise KeyError(tool)
 
 
 async def _later(tool: str, message: ToolMessage) -> bool:

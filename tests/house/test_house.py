@@ -100,6 +100,7 @@ KNOW_REWINDS = {
     "conversation.services",
     "exceptions",
     "log.branch",
+    "log.changes",
     "log.entry",
     "log.facts.items",
     "log.facts.rewound",

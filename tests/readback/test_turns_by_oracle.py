@@ -21,7 +21,7 @@ from properties import soaked
 from turn_oracle import ExpectedTurn, Oracle, Said
 
 from convstore import Conversation, ConversationStore
-from convstore.integration import host_of, log_of
+from convstore.integration import LogChanges, host_of, log_of
 from convstore.messages.tool_calls import result_id
 from convstore.runtime.clock import Clock
 from convstore.transfer import export_conversations, import_conversations, read_file
@@ -330,9 +330,9 @@ class World:
                 await page.look()
 
 
-async def check(chat: Conversation, oracle: Oracle, *, is_copy: bool = False) -> None:
-    """Ask every reader. A copy from an archive does not know how turns before the newest one were ended."""
-    expected = await check_lists(chat, oracle, is_copy=is_copy)
+async def check(chat: Conversation, oracle: Oracle) -> None:
+    """Ask every reader."""
+    expected = await check_lists(chat, oracle)
     async for update in chat.watch(limit=1_000):
         assert [(stored.ordinal, stored.turn_id) for stored in update.messages] == oracle.listed
         check_state(update.turn, oracle)
@@ -341,24 +341,9 @@ async def check(chat: Conversation, oracle: Oracle, *, is_copy: bool = False) ->
     await check_everything(chat, oracle)
 
 
-async def check_lists(
-    chat: Conversation, oracle: Oracle, *, is_copy: bool = False
-) -> list[ExpectedTurn]:
+async def check_lists(chat: Conversation, oracle: Oracle) -> list[ExpectedTurn]:
     """Ask for all turns and all messages; return what is expected of the turns."""
     expected = oracle.turns()
-    if is_copy:
-        newest = oracle.newest and oracle.log[oracle.newest - 1].said.id
-        expected = [
-            turn
-            if turn.turn_id == newest or not turn.number
-            else turn._replace(over=bool(turn.over))
-            for turn in expected
-        ]
-
-    def shown(over: str, turn_id: str, number: int) -> str | bool:
-        is_known = not is_copy or not number or turn_id == newest
-        return over if is_known else bool(over)
-
     for newest_first in (False, True):
         read = [turn async for turn in chat.turns(newest_first=newest_first)]
         found = [
@@ -366,15 +351,12 @@ async def check_lists(
             for turn in (reversed(read) if newest_first else read)
         ]
         assert found == [turn[:3] for turn in expected]
-        overs = [shown(turn.over, turn.turn_id, turn.number) for turn in read]
+        overs = [turn.over for turn in read]
         assert (overs[::-1] if newest_first else overs) == [turn.over for turn in expected]
         assert all(turn.is_finished == bool(turn.over) for turn in read)
     outlined = await chat.outline()
     assert [
-        ExpectedTurn(
-            turn.turn_id, turn.number, (), shown(turn.over, turn.turn_id, turn.number), turn.answer
-        )
-        for turn in outlined
+        ExpectedTurn(turn.turn_id, turn.number, (), turn.over, turn.answer) for turn in outlined
     ] == [turn._replace(messages=()) for turn in expected]
     listed = oracle.listed
     assert [
@@ -460,7 +442,7 @@ async def check_copies(world: World, copy: Conversation, path: Path) -> None:
         )
         assert report.is_complete, report.problems
         assert await columns_of(copy) == await columns_of(chat)
-        await check(copy, replace(oracle, waiting=set()), is_copy=True)
+        await check(copy, oracle)
         assert not (await copy.store.verify(**copy.scope)).findings
     if world.is_varied or chosen is None:
         return
@@ -483,7 +465,8 @@ async def columns_of(chat: Conversation) -> list[tuple[int, int, str]]:
     """Return the turn of each message of a log, how much its model was not shown, and what a tool added it to."""
     if not (end := await log_of(chat).snapshot()):
         return []
-    return [(found.turn, found.unseen, found.added_to) async for found in log_of(chat).read(end)]
+    read = log_of(chat).read(end, LogChanges())
+    return [(found.turn, found.unseen, found.added_to) async for found in read]
 
 
 async def run(seeds: Sequence[int], path: Path, *, copies: int) -> None:

@@ -100,37 +100,43 @@ def archive() -> list[dict[str, Any]]:
     lines[3]["sources"] = "1-2"
     lines[2]["stamp"] = {"tokens": 9, "digest": "d", "marks": [1, 0, 0, 0]}
     lines.append({"item": [{"id": "i1", "kind": "mark", "data": 1}], "after": 1})
-    end = {"messages": 4, "rewound": [[3, 4]], "undone": [[3, 3]], "over": "finished"}
+    ended = {"ordinal": 4, "kind": "finish", "turn": "m1", "at": AT}
+    end = {"messages": 4, "rewound": [[3, 4]], "undone": [[3, 3]], "changes": [ended]}
     lines.append({"end": {**end, "sources_through": 3, "summaries": []}})
     return deepcopy(lines)
+
+
+DECIDED = json.dumps({"verdict": "approve", "args": None, "message": "", "by": "eve"})
 
 
 def varied() -> list[dict[str, Any]]:
     """The lines of an export with another answer and another question."""
     said = [("human", "q1"), ("ai", "a1"), ("ai", "a2"), ("human", "q2"), ("ai", "a3")]
     messages = [{"type": type_, "content": "x", "id": id_} for type_, id_ in said]
-    changes = [
-        (2, "begin", "v2"),
-        (3, "show", "v2"),
-        (3, "begin", "q2"),
-        (4, "append", "q2"),
-        (5, "show", "q2"),
+    made: list[dict[str, Any]] = [
+        {"ordinal": 2, "kind": "begin", "variant": "v2", "turn": "q1", "first_turn": "q1"},
+        {"ordinal": 3, "kind": "append", "variant": "v2", "turn": "q1", "first_turn": "q1"},
+        {"ordinal": 3, "kind": "rewind", "message": "a2"},
+        {"ordinal": 3, "kind": "undo", "message": "a2"},
+        {"ordinal": 3, "kind": "begin", "variant": "q2", "turn": "q2", "first_turn": "q1"},
+        {"ordinal": 4, "kind": "append", "variant": "q2", "turn": "q2", "first_turn": "q1"},
+        {"ordinal": 5, "kind": "append", "variant": "q2", "turn": "q2", "first_turn": "q1"},
+        {"ordinal": 5, "kind": "activate", "variant": "q1", "turn": "q1", "first_turn": "q1"},
+        {"ordinal": 5, "kind": "wait", "turn": "q1", "call": "r", "values": '["", false, []]'},
+        {"ordinal": 5, "kind": "decide", "turn": "q1", "call": "r", "values": DECIDED},
+        {"ordinal": 5, "kind": "finish", "turn": "q1"},
     ]
-    variants = [
-        {
-            "ordinal": ordinal,
-            "kind": kind,
-            "turn": name if name == "q2" else "q1",
-            "first_turn": "q1",
-        }
-        | {"variant": name, "at": AT}
-        for ordinal, kind, name in [*changes, (5, "activate", "q1")]
-    ]
+    for change in made:
+        change["at"] = AT
+    made[1] |= {"has_messages": True, "shows": True}
+    made[4]["message"] = "q1"
+    made[5]["has_messages"] = True
+    made[6] |= {"has_messages": True, "shows": True}
     lines = [
         {"message": [message], "ordinal": ordinal, "entry": ordinal, "at": AT}
         for ordinal, message in enumerate(messages, 1)
     ]
-    return [{"convstore": 1, "scope": {}}, *lines, {"end": {"messages": 5, "variants": variants}}]
+    return [{"convstore": 1, "scope": {}}, *lines, {"end": {"messages": 5, "changes": made}}]
 
 
 def paths(value: Any, path: Path_ = ()) -> Iterator[Path_]:

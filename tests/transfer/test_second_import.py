@@ -36,7 +36,7 @@ async def items_of(chat: Conversation) -> list[str]:
 
 
 async def test_a_second_import_reports_what_it_does_not_bring(tmp_path: Path) -> None:
-    """Messages and items at the end are appended; restored messages and changed values are reported."""
+    """Messages, items and changes at the end are brought; what differs elsewhere is reported."""
     async with (
         await ConversationStore.connect("memory://") as here,
         await ConversationStore.connect("memory://") as there,
@@ -69,11 +69,10 @@ async def test_a_second_import_reports_what_it_does_not_bring(tmp_path: Path) ->
         await chat.state.update({"step": 2})
         await chat.annotate("a1", rating=2)
         report = await carried(here, there, tmp_path)
-        assert [problem.reason for problem in report.problems] == [
-            "still rewound: 2 messages that the source shows; see undo_rewind",
-            "kept as they were, the source has others: title, state, 1 annotation",
-        ]
+        kept = "kept as they were, the source has others: title, state, 1 annotation"
+        assert [problem.reason for problem in report.problems] == [kept]
         assert (report.extended, report.messages) == (1, 2)
+        assert len(await copy.list_messages()) == 6  # the undo came with them
         assert await items_of(copy) == ["first", "late", "later"]
         assert [message.text async for message in copy.messages(rewound=True)] == [
             "One?",
@@ -84,13 +83,19 @@ async def test_a_second_import_reports_what_it_does_not_bring(tmp_path: Path) ->
             "3",
         ]
 
+        await copy.rewind(before_id="q3")
+        report = await carried(here, there, tmp_path)
+        hidden = "still rewound: 2 messages that the source shows; see undo_rewind"
+        assert [problem.reason for problem in report.problems] == [hidden, kept]
+        await copy.undo_rewind()
+
         await chat.rewind(before_id="q2")
         await copy.append([HumanMessage("Four?", id="q4")])
         await chat.append([LogItem(kind="last", data=4)])
         report = await carried(here, there, tmp_path)
         assert [problem.reason for problem in report.problems][:2] == [
             "not imported: 1 item between messages that were stored before",
-            "still shown: 2 messages that the source removed or rewound since",
+            "still shown: 4 messages that the source removed or rewound since",
         ]
 
 

@@ -1,0 +1,129 @@
+"""Read what the entries of a log did besides appending messages, so that an import can do it again.
+
+That is what a worker or a person said of a turn, what became of its variants, and which messages were rewound.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+
+from convstore.log.entry import Entry
+from convstore.log.facts.branch import BRANCH
+from convstore.log.facts.event import EVENT, TurnEvent
+from convstore.log.facts.rewound import REWOUND, Rewound
+from convstore.log.facts.standing import STANDING
+from convstore.log.rewind import NO_REWINDS, Rewinds
+from convstore.values.log_records import LogChange
+from convstore.values.ranges import Pair, without
+
+_EVENTS = ("begin", "wait", "decide", "finish", "stop")
+
+
+class LogChanges:
+    """The changes of a log, read entry by entry.
+
+    Attributes:
+        rewinds: Which messages are active after the last entry.
+        can_be_made: False if a repair left an entry that moved messages as no call of a conversation does. Then an
+            import rewinds what is rewound in the end, and only gets the events that still count.
+    """
+
+    def __init__(self) -> None:
+        self.rewinds = NO_REWINDS
+        self.can_be_made = True
+        self._ids = dict[int, str]()
+        self._found = list[tuple[LogChange, Entry]]()
+        self._left_out = set[int]()
+
+    @property
+    def found(self) -> list[LogChange]:
+        """The changes, in order."""
+        if self.can_be_made:
+            return [change for change, _ in self._found]
+        active = self.rewinds
+        return [
+            change
+            for change, entry in self._found
+            if change.is_event and not change.variant and active.event_of(entry)
+        ]
+
+    def add(self, entry: Entry) -> None:
+        """Read the next entry."""
+        before = self.rewinds
+        if entry.is_rewind:
+            # the log lost the whole list that it continues, and was repaired
+            with suppress(ValueError):
+                self.rewinds = before.after(entry)
+        self._ids |= {message.ordinal: message.id for message in entry.messages}
+        self._found += [(change, entry) for change in self._changes(entry, before)]
+
+    def _changes(self, entry: Entry, before: Rewinds) -> Iterator[LogChange]:
+        event = EVENT.of(entry)
+        if event is not None and event.variant:
+            yield from self._of_variant(entry, event, before)
+        elif entry.is_rewind:
+            yield from self._of_rewind(entry, before)
+        elif event is not None and event.question and event.kind in _EVENTS:
+            yield _with_event(_change(entry, event.kind, has_messages=bool(entry.messages)), event)
+
+    def _of_variant(self, entry: Entry, event: TurnEvent, before: Rewinds) -> Iterator[LogChange]:
+        kind = event.kind if event.kind in _EVENTS else "append"
+        shows = BRANCH.of(entry) is None
+        if kind == "append" and not (shows or entry.messages):
+            return
+        made = _change(entry, kind, has_messages=bool(entry.messages), shows=shows)
+        made = _with_event(made, event)
+        if kind == "begin":
+            place = json.loads(event.values)[0]
+            replaced = self._ids.get(before.next_active(place + 1), "")
+            made = made._replace(values="", message=replaced)
+        yield made
+
+    def _of_rewind(self, entry: Entry, before: Rewinds) -> Iterator[LogChange]:
+        """Yield the change of an entry that belongs to no variant and rewinds or restores messages."""
+        earlier = before.gaps(entry.last)
+        later = self.rewinds.gaps(entry.last)
+        rewound = without(later, earlier)
+        restored = without(earlier, later)
+        if (REWOUND.of(entry) or Rewound()).undo != entry.number:
+            if before.undo in self._left_out:
+                self._left_out.add(entry.number)
+                return
+            yield _change(entry, "undo", message=self._first(restored))
+            return
+        standing = STANDING.of(entry)
+        if standing is not None and standing.shown.variant:
+            now = standing.shown
+            made = _change(entry, "activate", message="")
+            yield made._replace(turn=now.turn, first_turn=standing.place, variant=now.variant)
+            return
+        if not rewound:  # only items were
+            self._left_out.add(entry.number)
+            return
+        is_of_others = bool(entry.messages) and rewound[0][0] < entry.first
+        self.can_be_made = self.can_be_made and not (restored or is_of_others)
+        yield _change(entry, "rewind", message=self._first(rewound))
+
+    def _first(self, pairs: list[Pair]) -> str:
+        """Return the id of the first message in some ranges, "" without one."""
+        return self._ids.get(pairs[0][0], "") if pairs else ""
+
+
+def _change(
+    entry: Entry, kind: str, *, message: str = "", has_messages: bool = False, shows: bool = False
+) -> LogChange:
+    return LogChange(
+        entry.last, kind, entry.at, message=message, has_messages=has_messages, shows=shows
+    )
+
+
+def _with_event(change: LogChange, event: TurnEvent) -> LogChange:
+    return change._replace(
+        turn=event.turn,
+        first_turn=event.first_turn,
+        variant=event.variant,
+        call=event.call,
+        values=event.values,
+    )

@@ -1,0 +1,219 @@
+"""What readers say of turns is the same after an export and an import, whatever became of the turns."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from properties import sampled
+
+from convstore import Conversation, ConversationStore
+from convstore.conversation.turn import TurnSession
+from convstore.exceptions import ConvstoreError
+from convstore.integration import host_of
+from convstore.transfer import export_conversations, import_conversations, read_file
+from convstore.values.turns import Verdict
+
+SCOPE = {"user_id": "ada", "thread_id": "t"}
+_VERDICTS: tuple[Verdict, ...] = ("approve", "edit", "reject", "respond")
+
+
+class Life:
+    """A conversation to which anything happens that a user, a worker or a person who decides may do."""
+
+    def __init__(self, chat: Conversation, seed: int) -> None:
+        self.chat = chat
+        self._dice = random.Random(seed)
+        self._number = 0
+        self.questions = list[str]()
+
+    def _new(self, kind: str) -> str:
+        self._number += 1
+        return f"{kind}{self._number}"
+
+    async def ask(self) -> None:
+        """Ask a question, and answer it more or less."""
+        self.questions.append(text := self._new("q"))
+        async with await self.chat.turn(text, human=text) as turn:
+            await self._work(turn)
+
+    async def regenerate(self) -> None:
+        """Make another answer to any question."""
+        asked = self._dice.choice(self.questions)
+        async with await self.chat.turn(asked, regenerate=self._new("k")) as turn:
+            await self._work(turn)
+
+    async def edit(self) -> None:
+        """Ask another question in place of any."""
+        asked = self._dice.choice(self.questions)
+        text = self._new("q")
+        async with await self.chat.turn(text, human=text, instead_of=asked) as turn:
+            self.questions.append(text)
+            await self._work(turn)
+
+    async def go_on(self) -> None:
+        """Go on with any turn."""
+        async with await self.chat.turn(self._dice.choice(self.questions)) as turn:
+            await self._work(turn)
+
+    async def _work(self, turn: TurnSession) -> None:
+        """Append steps to a turn: it may be answered, finished, wait for a person, or break off."""
+        for call in turn.open_calls:
+            await turn.add_result(call, self._new("r"))
+        for _ in range(self._dice.randrange(3)):
+            text = self._new("c")
+            calls = [{"name": "t", "args": {}, "id": f"{text} {n}"} for n in range(2)]
+            await turn.append(AIMessage(text, id=text, tool_calls=calls))
+            for call in turn.open_calls:
+                match self._dice.randrange(6):
+                    case 0:
+                        await turn.wait_for(call)
+                    case 1:
+                        return
+                    case _:
+                        await turn.add_result(call, self._new("r"))
+        if turn.open_calls or turn.waiting_calls:
+            return
+        if self._dice.random() < 0.2:
+            await turn.finish()
+        elif self._dice.random() < 0.8:
+            text = self._new("a")
+            await turn.append(AIMessage(text, id=text))
+
+    async def note(self) -> None:
+        """Append outside of turns."""
+        await self.chat.append(AIMessage(text := self._new("n"), id=text))
+
+    async def plain(self) -> None:
+        """Append a question with its answer, without a session."""
+        self.questions.append(text := self._new("q"))
+        answer = self._new("a")
+        await self.chat.append([HumanMessage(text, id=text), AIMessage(answer, id=answer)])
+
+    async def decide(self) -> None:
+        """Decide about any call that waits."""
+        calls = list[tuple[str, str]]()
+        for asked in self.questions:
+            found = await self.chat.get_turn(asked)
+            if found is not None:
+                waiting = [
+                    *found.waiting_calls,
+                    *(found.pending.waiting_calls if found.pending else ()),
+                ]
+                calls += [(asked, call.result_id) for call in waiting]
+        if calls:
+            asked, call = self._dice.choice(calls)
+            verdict = self._dice.choice(_VERDICTS)
+            args = {"x": 1} if verdict == "edit" else None
+            await self.chat.decide(asked, call, verdict, args=args, message="so", by="eve")
+
+    async def stop(self) -> None:
+        """Stop any turn."""
+        await self.chat.stop(self._dice.choice(self.questions))
+
+    async def activate(self) -> None:
+        """Switch to any variant."""
+        await self.chat.activate(
+            self._dice.choice(await self.chat.variants(self._dice.choice(self.questions)))
+        )
+
+    async def rewind(self) -> None:
+        """Rewind to any of the last messages."""
+        listed = await self.chat.list_messages(limit=6)
+        if listed:
+            await self.chat.rewind(before_id=str(self._dice.choice(listed).message.id))
+
+    async def undo(self) -> None:
+        """Undo the last change of what is shown."""
+        await self.chat.undo_rewind()
+
+    async def live(self, steps: int) -> None:
+        """Let some of this happen; what cannot be done then is refused."""
+        doings: list[Callable[[], Awaitable[None]]] = [
+            *(self.ask, self.ask, self.regenerate, self.regenerate, self.edit, self.go_on),
+            *(self.note, self.plain, self.decide, self.decide, self.stop),
+            *(self.activate, self.activate, self.rewind, self.undo),
+        ]
+        await self.ask()
+        for _ in range(steps):
+            with suppress(ConvstoreError):
+                await self._dice.choice(doings)()
+
+
+async def told(chat: Conversation, questions: list[str]) -> dict[str, Any]:
+    """What every reader says of a conversation, but for its id and what is not in its log."""
+    info = await chat.info()
+    [row] = await host_of(chat.store).rows([info])
+    found: dict[str, Any] = {
+        "info": info.model_dump(exclude={"conversation_id", "created_at", "updated_at"}),
+        "row": (row.state, row.needs_attention),
+        "turns": [turn.model_dump() async for turn in chat.turns(rewound=True)],
+        "outline": [turn.model_dump() for turn in await chat.outline()],
+        "listed": [
+            stored.model_dump(exclude={"stamp"})
+            for stored in await chat.list_messages(limit=1_000, rewound=True)
+        ],
+        "view": (await chat.load_history()).messages,
+        "variants": {},
+        "by id": {},
+    }
+    async for update in chat.watch(limit=1):
+        found["watched"] = update.turn
+        break
+    for asked in questions:
+        turn = await chat.get_turn(asked)
+        found["by id"][asked] = turn and turn.model_dump(exclude={"error", "draft"})
+        with suppress(ConvstoreError):
+            found["variants"][asked] = [each.model_dump() for each in await chat.variants(asked)]
+    return found
+
+
+async def brought(chat: Conversation, path: Path) -> Conversation:
+    """Import an export of a conversation into a store of its own, twice, and return it there."""
+    written = io.BytesIO()
+    await export_conversations(chat.store, written.write)
+    await asyncio.to_thread(path.write_bytes, written.getvalue())
+    there = await ConversationStore.connect("memory://")
+    await there.setup()
+    for _ in range(2):
+        report = await import_conversations(there, read_file(path))
+        assert report.problems == []
+    again = io.BytesIO()
+    await export_conversations(there, again.write)
+    assert again.getvalue() == written.getvalue()
+    return there.conversation(**SCOPE)
+
+
+@pytest.mark.parametrize("seed", sampled(range(30), every=10))
+async def test_every_reader_says_the_same_of_an_import(seed: int, tmp_path: Path) -> None:
+    """Also after the last change was undone in both, and another answer was made the active one."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        life = Life(store.conversation(**SCOPE), seed)
+        await life.live(14)
+        copy = await brought(life.chat, tmp_path / "archive.jsonl")
+        async with copy.store:
+            await compare(life.chat, copy, life.questions)
+            for chat in (life.chat, copy):
+                await chat.undo_rewind()
+            await compare(life.chat, copy, life.questions)
+            for asked in life.questions:
+                for chat in (life.chat, copy):
+                    with suppress(ConvstoreError):
+                        await chat.activate((await chat.variants(asked))[0])
+            await compare(life.chat, copy, life.questions)
+            assert (await copy.store.verify()).findings == ()
+
+
+async def compare(chat: Conversation, copy: Conversation, questions: list[str]) -> None:
+    """Ask every reader of both."""
+    there = await told(copy, questions)
+    for name, said in (await told(chat, questions)).items():
+        assert there[name] == said, name
