@@ -32,6 +32,7 @@ from convstore.messages.text import text_of
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.values import Codec
 from convstore.mongo import log
+from convstore.search.sealer import Sealer
 from convstore.sources.detection import parse_json
 from convstore.testing import rag_turn
 from convstore.view import render
@@ -42,7 +43,8 @@ _WHOLE = HistoryPolicy(max_tokens=None)
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The thread of each message that is decoded from now on."""
+    """The thread of each message that is decoded from now on; conversations of other tests are not sealed meanwhile."""
+    monkeypatch.setattr(Sealer, "ring", lambda _: None)
     threads: list[int] = []
 
     def noted(decode: Callable[..., BaseMessage], *arguments: Any, **options: Any) -> BaseMessage:
