@@ -104,7 +104,9 @@ async def test_a_result_that_is_whole_again_after_a_rewind_breaks_the_cache(
     here = await address(chat)
     assert (await causes(chat))[9] == MESSAGES_CHANGED
     assert (await overview(client, here))[9] == MESSAGES_CHANGED
-    assert f"expected, {MESSAGES_CHANGED}" in (await client.get(f"{here}/changes?at=9")).text
+    page = (await client.get(f"{here}/changes?at=9")).text
+    assert f"expected, {MESSAGES_CHANGED}" in page
+    assert f">9</a> ({MESSAGES_CHANGED})" in page
 
 
 @pytest.mark.slow
