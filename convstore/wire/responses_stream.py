@@ -64,7 +64,6 @@ class _Item:
     def block(self, event: Mapping[str, Any], text: _Text) -> dict[str, Any]:
         """Return the dict that has the text of an event: the item itself, or a block in it."""
         if not text.block:
-            self.fields.setdefault("type", text.item)
             return self.fields
         blocks = self.fields.setdefault(text.field, [])
         index = event.get("content_index", event.get("summary_index"))
@@ -123,7 +122,8 @@ class ResponsesReply:
             item.take(deepcopy({**event["item"]}))  # more is added to its content
             item.is_done = item.is_done or last == "done"
         elif kind == "response.output_text.annotation.added":
-            block = self._item(event, {}).block(event, _TEXTS["response.output_text"])
+            text = _TEXTS["response.output_text"]
+            block = self._item(event, {}, text.item).block(event, text)
             block.setdefault("annotations", []).append(event["annotation"])
         elif kind in _FAILING:
             self._fail(event)
@@ -146,7 +146,8 @@ class ResponsesReply:
         index = event.get("output_index")
         found = self._by_id.get(own) or self._by_index.get(index)
         if found is None or (own and found.id not in ("", own)):
-            found = _Item({"type": kind, "role": "assistant"} if kind == "message" else {})
+            role = {"role": "assistant"} if kind == "message" else {}
+            found = _Item({"type": kind, **role} if kind else {})
             found.position = index if isinstance(index, int) else len(self._items)
             self._items.append(found)
             self._items.sort(key=_position)

@@ -310,6 +310,10 @@ SHAPES: dict[str, tuple[list[Any], tuple[str, Any, str]]] = {
         ],
         ("Fish.", None, "Hm."),
     ),
+    "reasoning without its item": (
+        [THOUGHT, {**DONE_TEXT, "output_index": 1}, COMPLETED],
+        ("Fish.", None, "Hm."),
+    ),
     "two items of one index": (
         [
             {**DONE_TEXT, "output_index": 1},
@@ -317,6 +321,50 @@ SHAPES: dict[str, tuple[list[Any], tuple[str, Any, str]]] = {
             COMPLETED,
         ],
         ("Fish.", None, "Hm."),
+    ),
+    "items out of their order": (
+        [
+            {**DONE_TEXT, "item_id": "b", "output_index": 1, "text": " more."},
+            {**DONE_TEXT, "item_id": "a", "text": "Fish and"},
+            COMPLETED,
+        ],
+        ("Fish and more.", None, ""),
+    ),
+    "an event without the index of its item": (
+        [
+            _item("done", 1, **SAID, content=[{"type": "output_text", "text": "Fish."}]),
+            _item("added", 0, **CALL),
+            {**DONE_CALL, "output_index": None},
+            COMPLETED,
+        ],
+        ("Fish.", {"n": 1}, ""),
+    ),
+    "an item that is done with a part of its text": (
+        [
+            {**DONE_TEXT, "text": "Fish and more."},
+            _item("done", 0, **SAID, content=[{"type": "output_text", "text": "Fish."}]),
+            COMPLETED,
+        ],
+        ("Fish and more.", None, ""),
+    ),
+    "an item that is done with more than its deltas": (
+        [
+            {**DONE_TEXT, "text": "Fish"},
+            _item("done", 0, **SAID, content=[{"type": "output_text", "text": "Fish."}]),
+            NOTE,
+            COMPLETED,
+        ],
+        ("Fish.", None, "https://a"),
+    ),
+    "a text that is done without itself": (
+        [
+            {**_said(0, "Fish"), "content_index": 0},
+            {**_said(0, " sea"), "content_index": 1},
+            {**_said(0, " in the"), "content_index": 0},
+            {**DONE_TEXT, "item_id": "", "content_index": 0, "text": ""},
+            COMPLETED,
+        ],
+        ("Fish in the sea", None, ""),
     ),
     "annotations of their own": ([DONE_TEXT, NOTE, COMPLETED], ("Fish.", None, "https://a")),
     "a whole message in a chunk": (
@@ -351,3 +399,35 @@ def test_a_stream_that_leaves_something_out_is_stored_whole(case: str) -> None:
     assert message.text == text == reply.text
     assert [call["args"] for call in message.tool_calls] == ([arguments] if arguments else [])
     assert beside in str(message.content)
+
+
+@pytest.mark.parametrize(
+    ("event", "code"),
+    [
+        (
+            {"type": "response.failed", "response": {"error": {"code": "server_error"}}},
+            "server_error",
+        ),
+        ({"type": "response.cancelled", "response": {"status": "cancelled"}}, "cancelled"),
+        ({"type": "error", "code": "rate_limit", "message": "Slow."}, "rate_limit"),
+        ({"type": "error", "error": {"type": "overloaded"}}, "overloaded"),
+    ],
+)
+def test_a_failure_that_a_stream_of_responses_reports_is_named(
+    event: dict[str, Any], code: str
+) -> None:
+    """What came before is kept, with what the reply began with, but reasoning only if it is done."""
+    reply = StreamedReply()
+    begun = {"id": "resp_1", "model": "gpt-5", "status": "in_progress"}
+    reply.add({"type": "response.created", "response": begun})
+    assert reply.message() is None
+    for sent in (THOUGHT, {**DONE_TEXT, "output_index": 1}, event):
+        reply.add(sent)
+    with pytest.raises(InvalidInputError, match=f"the provider reported {code}"):
+        reply.whole()
+    made = reply.message()
+    assert (made["id"], made["status"]) == ("resp_1", "incomplete")
+    assert [item["type"] for item in made["output"]] == ["message"]
+    reply.add(_item("done", 0, type="reasoning", id="rs", summary=[]))
+    assert [item["type"] for item in reply.message()["output"]] == ["reasoning", "message"]
+    assert reply.text == "Fish."
