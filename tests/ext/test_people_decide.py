@@ -29,6 +29,13 @@ VERDICTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "respond": ({"message": "Done by hand."}, "Done by hand."),
 }
+ANSWERS: dict[str, dict[str, Any]] = {
+    "approve": {"type": "approve"},
+    "edit": {"type": "edit", "edited_action": {"name": "refund", "args": {"euros": 90}}},
+    "reject": {"type": "reject", "message": "Too much."},
+    "respond": {"type": "respond", "message": "Done by hand."},
+}
+"""What LangChain's middleware takes for each."""
 
 
 @tool
@@ -106,6 +113,10 @@ async def test_a_decision_of_another_worker_resumes_the_agent(
         call = await result_id_of(deciding, "call_0")
         await deciding.decide("r1", call, verdict, **told, by="bob")
     command = await resume_command(other.conversation(**scope), "r1")
+    assert command is not None
+    given_at_once = [ANSWERS[verdict]]
+    assert [*command.resume.values()] == ([given_at_once] if how == "batched" else given_at_once)
+    assert ("decisions" in command.resume) is (how == "batched")
     result = await agent_of(other, saver, AIMessage("Done."), **kind).ainvoke(command, config)
     log = await log_of(chat)
     results = slice(2, -1)  # of calls that run at once, in the order in which they end

@@ -413,9 +413,7 @@ def test_a_stream_that_leaves_something_out_is_stored_whole(case: str) -> None:
         ({"type": "error", "error": {"type": "overloaded"}}, "overloaded"),
     ],
 )
-def test_a_failure_that_a_stream_of_responses_reports_is_named(
-    event: dict[str, Any], code: str
-) -> None:
+def test_a_failure_in_a_stream_of_responses_is_named(event: dict[str, Any], code: str) -> None:
     """What came before is kept, with what the reply began with, but reasoning only if it is done."""
     reply = StreamedReply()
     begun = {"id": "resp_1", "model": "gpt-5", "status": "in_progress"}
@@ -431,3 +429,42 @@ def test_a_failure_that_a_stream_of_responses_reports_is_named(
     reply.add(_item("done", 0, type="reasoning", id="rs", summary=[]))
     assert [item["type"] for item in reply.message()["output"]] == ["reasoning", "message"]
     assert reply.text == "Fish."
+
+
+CHUNK = {"object": "chat.completion.chunk", "model": "m"}
+FISH = {"index": 0, "delta": {"role": "assistant", "content": "Fish."}}
+
+
+@pytest.mark.parametrize(
+    ("begun", "event", "code"),
+    [
+        (
+            [
+                {"type": "message_start", "message": {"role": "assistant", "model": "m"}},
+                _block(0, {"type": "text_delta", "text": "Fish."}),
+            ],
+            {"type": "error", "error": {"type": "overloaded_error"}},
+            "overloaded_error",
+        ),
+        ([CHUNK | {"choices": [FISH]}], {**CHUNK, "error": {"code": 429}}, "429"),
+        (
+            [CHUNK | {"choices": [FISH]}],
+            CHUNK | {"choices": [{"index": 0, "error": {"code": "flagged"}}]},
+            "flagged",
+        ),
+    ],
+    ids=["messages", "chat", "chat, in the choice"],
+)
+def test_a_failure_in_any_other_stream_is_named(begun: list[Any], event: Any, code: str) -> None:
+    """Also if a stop reason follows it; the text before it is kept."""
+    closing: dict[str, Any] = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
+    if "object" in event:
+        closing = CHUNK | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    reply = StreamedReply()
+    for sent in (*begun, event, closing):
+        reply.add(sent)
+    with pytest.raises(InvalidInputError, match=f"the provider reported {code}"):
+        reply.whole()
+    [message] = normalize_messages(reply.message())
+    assert message.text == reply.text == "Fish."
+    assert "m" in message.response_metadata.values()
