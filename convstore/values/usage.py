@@ -45,7 +45,8 @@ class Usage(NamedTuple):
 Prices = Mapping[str, Sequence[float]]
 """The prices of a million tokens by model: of the input, the output, the input from a cache, and that written to one.
 
-Without the last ones these are input like any other.
+Without the last ones these are input like any other. Input that was written to a cache has one price however long the
+cache keeps it: Anthropic bills five minutes at 1.25 times the price of input, and an hour at twice the price.
 """
 
 

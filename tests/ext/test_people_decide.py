@@ -12,6 +12,7 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command
 from scripted_agents import ScriptedModel, calls, elsewhere, log_of
 
@@ -220,10 +221,14 @@ async def test_a_call_of_the_turn_is_not_decided_while_another_answer_waits(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_lost", [False, True])
 async def test_an_agent_in_a_tool_pauses_its_caller(
-    store: ConversationStore, scope: dict[str, str]
+    store: ConversationStore, scope: dict[str, str], is_lost: bool
 ) -> None:
-    """A call that waits in an inner agent's conversation pauses the caller, and the decision there resumes it."""
+    """A call that waits in an inner agent's conversation pauses the caller, and the decision there resumes it.
+
+    Also if the checkpoint of the caller is lost.
+    """
     inner = agent_of(store, None, calls("refund", euros=5), AIMessage("Paid."))
 
     @tool
@@ -234,13 +239,16 @@ async def test_an_agent_in_a_tool_pauses_its_caller(
 
     own = ConversationMiddleware(store)
     model = ScriptedModel(replies=[calls("helper"), AIMessage("Done.")])
-    outer: Any = create_agent(model, [helper], middleware=[own], checkpointer=InMemorySaver())
+    outers: Any = [
+        create_agent(model, [helper], middleware=[own], checkpointer=InMemorySaver())
+        for _ in range(2)
+    ]
     chat, config = store.conversation(**scope), {"configurable": scope}
-    await outer.ainvoke(ASKED, config)
+    await outers[0].ainvoke(ASKED, config)
     [info] = await chat.children()
     child = store.conversation(**info.scope)
     await child.decide("i1", await result_id_of(child, "call_0"), "approve")
-    await outer.ainvoke(await resume_command(child, "i1"), config)
+    await outers[is_lost].ainvoke(await resume_command(child, "i1"), config)
     assert [message.text for message in await log_of(chat)][2:] == ["Paid.", "Done."]
     assert [message.text for message in await log_of(child)][2:] == ["5 euros", "Paid."]
 
@@ -334,6 +342,26 @@ async def test_a_decided_call_runs_without_the_checkpoint_of_its_interrupt(
     repeated = await agent_of(store, left, mode=mode).ainvoke(ASKED, config)
     assert repeated["messages"] == log
     assert await resume_command(chat, "r1") is None
+
+
+async def test_a_decided_call_of_a_subgraph_runs_without_its_checkpoint(
+    store: ConversationStore, scope: dict[str, str]
+) -> None:
+    """The agent is a node of a graph, whose checkpoint is lost: the command begins a thread without messages."""
+
+    def graph_of(*replies: AIMessage) -> Any:
+        graph = StateGraph(MessagesState)
+        graph.add_node("agent", agent_of(store, None, *replies))
+        graph.add_edge(START, "agent")
+        return graph.compile(checkpointer=InMemorySaver())
+
+    chat, config = store.conversation(**scope), {"configurable": scope}
+    await graph_of(calls("refund", euros=900)).ainvoke(ASKED, config)
+    await chat.decide("r1", await result_id_of(chat, "call_0"), "approve")
+    result = await graph_of(AIMessage("Done.")).ainvoke(await resume_command(chat, "r1"), config)
+    log = await log_of(chat)
+    assert [message.text for message in log] == ["Refund me.", "", "900 euros", "Done."]
+    assert result["messages"] == log
 
 
 async def test_an_undecided_call_waits_without_its_checkpoint(

@@ -173,7 +173,7 @@ class _Joining:
         The run then repeats the stored steps of that turn, as for a question that is sent again. A run that is resumed
         on a thread without the checkpoint of its interrupt begins so.
         """
-        if self.messages or self._is_inner:
+        if self.messages:
             return
         turn_id = open_turn_of(self.history)
         entered = TurnAccess(self._chat).entered()  # views lack another answer until it is there
