@@ -29,8 +29,12 @@ def _function(index: int, arguments: str, **named: str) -> dict[str, Any]:
     }
 
 
-def _block(index: int, delta: dict[str, Any]) -> dict[str, Any]:
+def _block(index: int | None, delta: dict[str, Any]) -> dict[str, Any]:
     return {"type": "content_block_delta", "index": index, "delta": delta}
+
+
+def _begins(index: int, **fields: Any) -> dict[str, Any]:
+    return {"type": "content_block_start", "index": index, "content_block": fields}
 
 
 def _said(item: int, delta: str) -> dict[str, Any]:
@@ -376,6 +380,22 @@ SHAPES: dict[str, tuple[list[Any], tuple[str, Any, str]]] = {
         ],
         ("Fish.", None, ""),
     ),
+    "a delta without its index, between others": (
+        [
+            _begins(0, type="text"),
+            _begins(1, type="tool_use", id="t1", name="search"),
+            _block(0, {"type": "text_delta", "text": "Fi"}),
+            _block(1, {"type": "input_json_delta", "partial_json": '{"n"'}),
+            _block(0, {"type": "text_delta", "text": "sh."}),
+            _block(None, {"type": "input_json_delta", "partial_json": ": 1}"}),
+            {"type": "message_delta", "delta": {"stop_reason": "tool_use"}},
+        ],
+        ("Fish.", {"n": 1}, ""),
+    ),
+    "a stop without its reason": (
+        [_block(0, {"type": "text_delta", "text": "Fish."}), {"type": "message_stop"}],
+        ("Fish.", None, ""),
+    ),
     "no beginning of the message": (
         [
             _block(0, {"type": "text_delta", "text": "Fish."}),
@@ -468,3 +488,27 @@ def test_a_failure_in_any_other_stream_is_named(begun: list[Any], event: Any, co
     [message] = normalize_messages(reply.message())
     assert message.text == reply.text == "Fish."
     assert "m" in message.response_metadata.values()
+
+
+def test_what_was_cut_of_a_message_stands_beside_what_is_whole() -> None:
+    """The rest of a hosted call in its block, calls of the client apart; a text that only began is nothing."""
+    reply = StreamedReply()
+    reply.add(_begins(0, type="text", text=""))
+    assert reply.message() is None
+    hosted = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}}
+    reply.add(_begins(1, **hosted))
+    reply.add(_block(1, {"type": "input_json_delta", "partial_json": '{"q'}))
+    made = reply.message()
+    assert made["content"] == [hosted | {"partial_json": '{"q'}]
+    assert made["stop_reason"] is None
+    assert "tool_calls" not in made
+    whole = {"type": "tool_use", "id": "t1", "name": "look"}
+    reply.add(_begins(2, **whole))
+    reply.add(_begins(3, type="tool_use", id="t2", name="look"))
+    reply.add(_block(3, {"type": "input_json_delta", "partial_json": '{"n'}))
+    made = reply.message()
+    assert made["content"] == [hosted | {"partial_json": '{"q'}, whole | {"input": {}}]
+    assert made["tool_calls"] == [
+        {"id": id_, "type": "function", "function": {"name": "look", "arguments": given}}
+        for id_, given in (("t1", {}), ("t2", '{"n'))
+    ]
