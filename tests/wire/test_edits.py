@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from convstore.types import Dropped, History, ProviderRules
 from convstore.values.providers import ROWS, rules_of_framework
 from convstore.view.provider_rules import made_for
-from convstore.wire.edits import RequestEdits
+from convstore.wire.edits import NO_ANSWER, RequestEdits
 
 Said = list[tuple[str, str]]
 FREE = ProviderRules(name="own", reasoning="always", reasoning_of="any")
@@ -215,3 +215,58 @@ def test_a_view_names_what_it_leaves_out_for_a_provider() -> None:
         ("a", "annotations"),
         ("t", "image"),
     ]
+
+
+def test_each_call_has_an_id_of_its_own_and_its_result_too() -> None:
+    """Results of calls with one id answer them in their order; the last one again; those of no call keep the id."""
+    edits = RequestEdits(FREE)
+    edits.place("assistant")
+    named = [edits.call("c", tool) for tool in ("look", "mcp.find", "look")]
+    assert len({name.id for name in named}) == 3
+    assert named[0] == ("c", "look")
+    assert named[1].tool == "mcp_find"
+    assert [edits.result("c") for _ in range(4)] == [*named, named[2]]
+    assert edits.result("other") == ("other", "")
+    again = RequestEdits(FREE)
+    again.place("assistant")
+    assert [again.call("c", "look"), again.call("c", "mcp.find"), again.call("c", "look")] == named
+    again.place("assistant")
+    later = again.call("c", "look")
+    assert again.result("c") == later
+    assert later not in named
+    own = RequestEdits(FREE, in_own_form=True)
+    assert own.call("???", "look").id != "???"
+    strict = RequestEdits(STRICT)
+    strict.place("user")
+    strict.place("assistant")
+    strict.call("c", "look")
+    assert strict.place("user").before is None
+    strict.result("c")
+    assert strict.place("user").before == NO_ANSWER
+
+
+@pytest.mark.parametrize(
+    ("parts", "rules", "writer", "problem", "expected"),
+    [
+        ("reasoning text call", FREE, "claude-opus-4-1", "", ["reasoning text call"]),
+        ("reasoning text call", STRICT, "", "", ["reasoning text", "call"]),
+        ("reasoning text call", STRICT, "claude-opus-4-1", "", ["text", "call"]),
+        ("reasoning text", FREE, "", "its turn is over", ["text"]),
+        ("reasoning", STRICT, "claude-opus-4-1", "", ["(no text)"]),
+        ("call call", STRICT, "claude-opus-4-1", "", ["call call"]),
+        ("text", STRICT, "claude-opus-4-1", "", ["text"]),
+    ],
+)
+def test_an_answer_goes_without_reasoning_that_stays_out(
+    parts: str, rules: ProviderRules, writer: str, problem: str, expected: list[str]
+) -> None:
+    """It is named; a text and calls are two messages where a provider takes one of them."""
+    edits = RequestEdits(rules, asked="gpt-5")
+    kinds = parts.split()
+    made = edits.answer(
+        kinds, str, AIMessage("", id="m"), writer=writer, blank="(no text)", problem=problem
+    )
+    assert [" ".join(message) for message in made] == expected
+    is_left_out = "reasoning" in kinds and "reasoning" not in expected[0]
+    named = Dropped("m", "reasoning", problem or "another model wrote it")
+    assert edits.dropped == [named] * is_left_out
