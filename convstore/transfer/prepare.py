@@ -173,15 +173,18 @@ def _check_changes(record: ConversationRecord) -> None:
     if not record.changes:
         return
     known = _questions(record.messages)
+    places = _places(record.messages)
     begun = set[tuple[str, str]]()
     last = 0
     for change in record.changes:
         last = check_number(
             change.ordinal,
             name="the ordinal of a change",
-            minimum=last,
+            minimum=last + change.has_messages,
             maximum=len(record.messages),
         )
+        if _needs_message(change) and places.get(change.message, last + 1) > last:
+            raise InvalidInputError(f"it lacks the message {change.message!r:.80} of a change")
         check_choice(change.kind, *_CHANGES, name="the kind of a change")
         if change.variant:
             _check_variant(change, known, begun)
@@ -191,6 +194,20 @@ def _check_changes(record: ConversationRecord) -> None:
             raise InvalidInputError(f"its change {change.kind!r} names no variant")
         if change.kind in ("wait", "decide"):
             _check_call(change)
+
+
+def _needs_message(change: LogChange) -> bool:
+    """Return True if a change names a message: an undo of what left an empty place restores none."""
+    is_new_question = change.kind == "begin" and change.turn == change.variant
+    return bool(change.message) or change.kind == "rewind" or is_new_question
+
+
+def _places(messages: Sequence[Message]) -> dict[Any, int]:
+    """Return the positions of the messages of a record, by id."""
+    return {
+        part_of(as_item(given).message, "id"): position
+        for position, given in enumerate(messages, 1)
+    }
 
 
 def _check_question(change: LogChange, questions: Mapping[str, int]) -> None:

@@ -101,7 +101,7 @@ def archive() -> list[dict[str, Any]]:
     lines[2]["stamp"] = {"tokens": 9, "digest": "d", "marks": [1, 0, 0, 0]}
     lines.append({"item": [{"id": "i1", "kind": "mark", "data": 1}], "after": 1})
     ended = {"ordinal": 4, "kind": "finish", "turn": "m1", "at": AT}
-    end = {"messages": 4, "rewound": [[3, 4]], "undone": [[3, 3]], "changes": [ended]}
+    end = {"messages": 4, "rewound": [[3, 3]], "undone": [[3, 3]], "changes": [ended]}
     lines.append({"end": {**end, "sources_through": 3, "summaries": []}})
     return deepcopy(lines)
 
