@@ -234,6 +234,8 @@ def test_each_call_has_an_id_of_its_own_and_its_result_too() -> None:
     later = again.call("c", "look")
     assert again.result("c") == later
     assert later not in named
+    many = RequestEdits(FREE)
+    assert len({many.call("", "look").id for _ in range(1_200)}) == 1_200
     own = RequestEdits(FREE, in_own_form=True)
     assert own.call("???", "look").id != "???"
     strict = RequestEdits(STRICT)
