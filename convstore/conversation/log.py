@@ -277,11 +277,6 @@ class ConversationLog:
         condition = Condition(found.tail, branch=branch._replace(is_ending=change.shows))
         return condition, branch.records(event)
 
-    async def end_turn(self, turn_id: str, over: str) -> None:
-        """Record that a turn was finished or stopped."""
-        event = TurnEvent("stop" if over == "stopped" else "finish", turn_id)
-        await (await self._services()).writer.append(self._scope, (), facts=EVENT.put(event))
-
     async def reserve_sources(self, through: int) -> None:
         """Reserve the source ids up to a number, unless they are in use; a child has none of its own."""
         end = await self.snapshot()

@@ -8,8 +8,8 @@ file is detected::
      "annotations": […], "stamp": {…}}
     {"item": […], "after": 1}
     {"fact": […], "after": 1, "at": "…", "with_messages": true}
-    {"end": {"messages": 1, "rewound": [[first, last], …], "undone": […], "sources_through": 10, "summaries": […],
-             "over": "stopped"}}
+    {"end": {"messages": 1, "rewound": [[first, last], …], "undone": […], "changes": [{…}, …], "sources_through": 10,
+             "summaries": […]}}
 
 A value is a list of the lines that the codec writes for it, or base64 of them if UTF-8 cannot encode them. Ordinals
 are those of the log, from 1. Summaries are there for readers; an import skips them, because compaction writes new ones.
@@ -18,14 +18,13 @@ An item that is no message has the ordinal of the message that it follows; all i
 facts, by their kind and value; ``with_messages`` is there for one whose entry has messages. Facts with a form of their
 own are not among them: variants, rewinds, items and the end of a turn.
 
-``variants`` has, instead of ``rewound``, what happened to other answers and other questions: after which message, what,
-the turn, the first turn at its place, the variant, and when. It is left out if messages were rewound in another way,
-too: an import then shows the same messages, and does not know which were variants of each other.
+``changes`` has what happened to turns, variants and rewound messages, in order; see `LogChange`. After a repair that
+moved messages it has only events of turns: an import then rewinds what is rewound in the end.
 
 ``turn`` is the ordinal of the question that a message belongs to, 0 for none; without it, that of the message before.
 ``unseen`` is there for an AI message whose model was not shown that many messages directly before it, and ``added_to``
 for a message that a tool added to its result: the ``result_id`` of the call. ``failed`` is there for a result of which
-the application said so, against its content. ``over`` is there if the last turn was finished or stopped.
+the application said so, against its content.
 
 ``rewound`` has the rewinds as they happened: each was made directly after its last message and rewound everything from
 its first message on. A rewind that was undone is not among them. A stamp is there if its view shows no summary and saw

@@ -327,8 +327,6 @@ class _ConversationImport:
         if self._record.sources_through:
             with as_of(self._last_date):
                 await self._log.reserve_sources(self._record.sources_through)
-        if self._record.over:
-            await self._end_last_turn()
         await self._check_sources()
         await self._describe()
         await self._annotate()
@@ -336,14 +334,6 @@ class _ConversationImport:
             self.changed += await differences(
                 self._chat, self._log, self._record, known, self._stored
             )
-
-    async def _end_last_turn(self) -> None:
-        """Finish or stop the last turn, as in the conversation that the record was made of."""
-        ids = {message.id for message in self._messages}
-        for last in await self._chat.outline(limit=1):
-            if last.over in ("", "answered") and last.turn_id in ids:
-                with as_of(self._last_date):
-                    await self._log.end_turn(last.turn_id, self._record.over)
 
     async def _look(self) -> tuple[int, int]:
         """Count the stored messages of the record, which must be first and last in the log, and all stored ones."""

@@ -123,10 +123,6 @@ def _merged(known: Any, value: Any) -> Any:
     return value if known is None else CONFLICTING
 
 
-Ended: TypeAlias = Literal["", "finished", "stopped"]
-"""How a turn was ended, "" if it was not."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationRecord:
     """A conversation of another store, or of an export.
@@ -147,7 +143,6 @@ class ConversationRecord:
             unless `changes` make them.
         changes: In an export, what the log says besides messages of turns, variants and rewinds, in order.
         sources_through: Highest source id that was in use or reserved.
-        over: How the last turn was ended, "" if it was not.
         notes: Parts of the source that an import cannot keep.
     """
 
@@ -164,7 +159,6 @@ class ConversationRecord:
     rewound: Sequence[tuple[int, int]] = ()
     changes: Sequence[LogChange] = ()
     sources_through: int = 0
-    over: Ended = ""
     notes: Sequence[str] = ()
 
     @property
