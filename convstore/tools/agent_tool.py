@@ -7,19 +7,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, cast
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool, ToolException
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from pydantic import BaseModel
 
 from convstore.exceptions import InvalidInputError, StoreError, SyncUnsupportedError
 from convstore.runtime.loop_thread import BothWays
-from convstore.values.json_form import sendable, sendable_message
+from convstore.values.json_form import has_few_levels, sendable, sendable_message
+from convstore.values.plain import part_of
 from convstore.wire.steps import arguments_text
 
 _ARGUMENTS = {"function": "arguments", "function_call": "arguments", "tool_use": "input"}
-_NOT_JSON = "The arguments are not a JSON object. Call again with valid ones."
+_NOT_JSON = (
+    "The arguments are not a JSON object, or they nest too deeply. Call again with valid ones."
+)
 _ERROR_CHARACTERS = 400
 
 
@@ -52,18 +54,22 @@ class AgentTool(StructuredTool):
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """Run the tool for a call or its arguments."""
         arguments = _arguments(input)
-        return (
-            _NOT_JSON if arguments is None else _sent(super().invoke(arguments, config, **kwargs))
-        )
+        if arguments is None:
+            return self._refused(input)
+        return _sent(super().invoke(arguments, config, **kwargs))
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """Run the tool for a call or its arguments."""
         arguments = _arguments(input)
-        return (
-            _NOT_JSON
-            if arguments is None
-            else _sent(await super().ainvoke(arguments, config, **kwargs))
-        )
+        if arguments is None:
+            return self._refused(input)
+        return _sent(await super().ainvoke(arguments, config, **kwargs))
+
+    def _refused(self, given: Any) -> Any:
+        """Return the result of a call with invalid arguments, in the form that its caller expects."""
+        if part_of(given, "type") != "tool_call":
+            return _NOT_JSON
+        return ToolMessage(_NOT_JSON, name=self.name, tool_call_id=given["id"], status="error")
 
 
 def agent_tool(
@@ -106,10 +112,12 @@ def _sent(answer: Any) -> Any:
 
 
 def _arguments(given: Any) -> Any:
-    """Return the arguments of a call of a provider's SDK, None if they are invalid; any other input as it is."""
-    call = given.model_dump() if isinstance(given, BaseModel) else given
-    key = _ARGUMENTS.get(str(call.get("type"))) if isinstance(call, dict) else None
+    """Return the arguments of a call of a provider's SDK, None if they are invalid; any other input as it is.
+
+    LangChain writes any input into its log, which fails for deep ones; so these are invalid, too.
+    """
+    key = _ARGUMENTS.get(str(part_of(given, "type")))
     if key is None:
-        return given
-    text, is_whole = arguments_text((call.get("function") or call).get(key))
+        return None if isinstance(given, dict) and not has_few_levels(given) else given
+    text, is_whole = arguments_text(part_of(part_of(given, "function") or given, key))
     return json.loads(text) if is_whole else None

@@ -10,6 +10,9 @@ from pydantic import BaseModel
 
 from convstore import Conversation, ConversationStore, InvalidInputError, search_conversations_tool
 
+INVALID = (
+    "The arguments are not a JSON object, or they nest too deeply. Call again with valid ones."
+)
 PARAMETERS = ["tool_message_ids", "source_ids", "find", "cursor"]
 
 
@@ -103,8 +106,20 @@ async def test_a_call_that_was_cut_is_answered_too(chat: Conversation, arguments
     """With a text that asks the model to call again."""
     call = Call(function=Function(arguments=arguments))
     tool = chat.retrieve_previous_sources_tool()
-    assert (
-        await tool.ainvoke(call)
-        == tool.invoke(call)
-        == "The arguments are not a JSON object. Call again with valid ones."
-    )
+    assert await tool.ainvoke(call) == tool.invoke(call) == INVALID
+
+
+@pytest.mark.parametrize("levels", [300, 10_000])
+async def test_a_call_with_deep_arguments_is_answered_too(chat: Conversation, levels: int) -> None:
+    """In any form; LangChain and pydantic raise a RecursionError when they write such arguments."""
+    deep: Any = "m1"
+    for _ in range(levels):
+        deep = [deep]
+    arguments = {"tool_message_ids": deep}
+    tool = chat.retrieve_previous_sources_tool()
+    for given in (arguments, ToolUseBlock.model_construct(input=arguments)):
+        assert await tool.ainvoke(given) == tool.invoke(given) == INVALID
+    call = {"type": "tool_call", "id": "c", "name": tool.name, "args": arguments}
+    for answer in (await tool.ainvoke(call), tool.invoke(call)):
+        assert (answer.content, answer.status) == (INVALID, "error")
+        assert (answer.tool_call_id, answer.name) == ("c", tool.name)
