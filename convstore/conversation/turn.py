@@ -223,8 +223,8 @@ class TurnSession:
             UnknownMessageError: The question, or what stands before a variant, was rewound. Nothing was written.
             TurnClosedError: The turn was ended by `finish` or by a stop, perhaps at the same time. Nothing was written.
                 A repetition of what the log has is no error. After an answer, more of it is taken, and the last message
-                is the answer. Until the session marks a stop, as it is left, what the model has said by then is still
-                taken.
+                is the answer. Once the session knows of a stop, replies are refused; results of tools that ran are
+                taken until it is left.
         """
         addition = self._normalized(messages)
         whole = addition.messages

@@ -207,6 +207,25 @@ class TurnSessionContract:
             assert (again.is_stopped, again.answer and again.answer.text) == (True, "They do.")
         assert not await elsewhere.stop("r2")
 
+    async def test_a_reply_after_a_stop_is_refused(
+        self, hurried: Conversation, elsewhere: Conversation
+    ) -> None:
+        """A call of the model that is not streamed ends later; what a tool did by then is recorded."""
+        asked = AIMessage("", tool_calls=[{"name": "book", "args": {}, "id": "1"}])
+        async with await hurried.turn("r1", human="Book a boat") as turn:
+            await turn.append(asked)
+            [call] = turn.open_calls
+            assert await elsewhere.stop("r1")
+            while turn.is_running:
+                await asyncio.sleep(0.01)
+            await turn.add_result(call, "booked")
+            assert (await turn.append(asked)).written == 0
+            with pytest.raises(TurnClosedError):
+                await turn.append(AIMessage("I booked a boat."))
+            await turn.append(AIMessage("The exit swallows the error."))
+        assert (turn.is_stopped, turn.answer) == (True, None)
+        assert await kinds_of(elsewhere) == ["human", "ai", "tool"]
+
     async def test_the_next_question_interrupts_no_answered_turn(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:

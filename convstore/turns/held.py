@@ -145,6 +145,19 @@ class HeldTurn:
             return TurnConflictError(self.record.turn_id, is_newest=False)
         return None
 
+    def refusal_of(self, addition: Addition) -> ConflictError | None:
+        """Return the error for an addition, if it is new: after somebody asked to stop, a reply is refused, too.
+
+        What tools did is recorded, with the reply that called them. A run of a framework judges its replies itself.
+        """
+        if addition.event is not None:
+            return None if addition.event.kind == "fence" else self.refusal
+        kinds = {message.type for message in addition.messages}
+        is_reply = "ai" in kinds and "tool" not in kinds
+        if self.is_stopping and is_reply and not addition.of_state:
+            return TurnClosedError(self.record.turn_id)
+        return self.refusal
+
     def add(self, entry: Entry, messages: Sequence[BaseMessage], event: TurnEvent | None) -> None:
         """Take over an entry that was appended, with its messages and an event."""
         by_id = {message.id: message for message in messages}

@@ -125,7 +125,7 @@ class TurnWriter:
             held.tail.messages + 1,
             nameless=addition.nameless,
             unsure=held.unsure,
-            by_id=held.refusal is not None or addition.of_state,
+            by_id=held.refusal_of(addition) is not None or addition.of_state,
             of_state=addition.of_state,
         )
         return await naming.append(addition.messages, write)
@@ -135,16 +135,14 @@ class TurnWriter:
         messages = addition.messages
         event = addition.event
         branch = held.branch
-        is_fence = event is not None and event.kind == "fence"
+        refusal = held.refusal_of(addition)
         if branch:
             branch = branch._replace(has_something=_has_something(held, addition))
             event = branch.records(event)
         written = await self._writer.append(
             held.scope,
             messages,
-            condition=Condition(
-                held.tail, branch=branch, known=known, refusal=None if is_fence else held.refusal
-            ),
+            condition=Condition(held.tail, branch=branch, known=known, refusal=refusal),
             facts=EVENT.put(event),
             options=replace(addition.options, question=held.record.turn_id),
         )
