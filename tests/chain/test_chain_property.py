@@ -276,7 +276,8 @@ def test_a_summary_is_a_smaller_chain(messages: Any, config: Any, shares: Any) -
     assert summary.bytes_before == sum(map(_bytes, messages))
     assert summary.bytes_after == chain.size <= summary.bytes_before
     assert (summary.bytes_after < summary.bytes_before) == bool(summary.calls)
-    assert len(handler.prompts) == len(summary.calls)
+    asked = {call.request for call in summary.calls}  # an equal request is asked once
+    assert len(handler.prompts) == len(asked)
     if not check_pairing(messages):
         assert check_pairing(summary.messages) == []
     assert same(messages, before)

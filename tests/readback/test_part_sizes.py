@@ -22,7 +22,6 @@ from convstore.messages.compression import cut
 from convstore.messages.encoding import PART_MINIMUM, RESULT_MINIMUM, SMALLEST_PART
 from convstore.messages.values import Codec
 from convstore.readback import passages
-from convstore.sources import places
 
 SMALL = 40
 SOURCES = ("list", "scored", "wrapped", "pairs", "documents", "columns", "content")
@@ -266,10 +265,7 @@ async def test_a_result_is_read_back_whole_at_every_size(
     elif change == "small chunks":
         monkeypatch.setattr(batch, "cut", partial(cut, size=700))
         around, fields = [700, 1_400], [0]
-    elif (
-        change == "large payloads"
-    ):  # an item of a megabyte is copied, a larger payload is not compared
-        monkeypatch.setattr(places, "_MAX_IN_PLACE", 1_500)
+    elif change == "large payloads":  # which are not compared
         monkeypatch.setattr(passages, "_MAX_COMPARED", 2_000)
         around, fields = [1_501, 2_001], [0]
     await check_all(store, combinations(shape, around, fields, pairs=change != "every combination"))

@@ -63,7 +63,10 @@ def result(artifact: Any, content: str = "see artifact") -> ToolMessage:
 async def test_the_rest_of_an_artifact_with_sources_is_read_back(
     chat: Conversation, key: str, text: str
 ) -> None:
-    """Reading a result shows all values of its artifact and all fields of its sources, and each source's text once."""
+    """Reading a result shows all values of its artifact and all fields of its sources, and each source's text once.
+
+    A text of less than 20 characters stays in the artifact, too: it may occur in any text by chance.
+    """
     items = [
         {"file_id": f"f{n}", "content": f"{n} {text}", "raw_html": f"<RAW-{n}>" + "h" * 900}
         for n in (1, 2, 3)
@@ -74,7 +77,8 @@ async def test_the_rest_of_an_artifact_with_sources_is_read_back(
     read = await text_of(chat, "r")
     for value in ("THE ONLY ANSWER", "DEBUG ONLY", "<RAW-1>", "<RAW-2>", "<RAW-3>", '"f2"'):
         assert value in read
-    assert [read.count(f"{n} {text}") for n in (1, 2, 3)] == [1, 1, 1]
+    times = 1 if text == PASSAGE else 2
+    assert [read.count(f"{n} {text}") for n in (1, 2, 3)] == [times] * 3
 
 
 async def test_the_rest_of_a_small_result_is_read_back(chat: Conversation) -> None:
