@@ -98,8 +98,6 @@ class LoggedTurn:
         return ""
 
     def _follow(self, event: TurnEvent) -> None:
-        if event.variant and event.kind != "activate":
-            self._ended = ""  # of the answer that stood there before
         if event.kind == "wait":
             self.waiting[event.call] = Pause.read(event.values)
         elif event.kind == "decide":
@@ -176,9 +174,10 @@ class LoggedTurn:
     def paused(self) -> list[LoggedCall]:
         """The calls of the last step that a graph's interrupt is about, in order.
 
-        Calls of an interrupt that was resumed are left out: one of them was approved and has its result.
+        Empty once the turn is over. Calls of an interrupt that was resumed are left out: one of them was approved and
+        has its result.
         """
-        if self.over or self._said is None:
+        if self._said is None:
             return []
         asked = [self.calls[id_] for id_ in self._said.calls if id_ in self.waiting]
         over = {""}

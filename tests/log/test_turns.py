@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -167,6 +168,18 @@ def test_what_an_event_ended_stays_ended() -> None:
     assert (log.turn("q1").over, log.entries[-1].totals.over) == ("stopped", "stopped")
     log.append(HumanMessage("Seals?", id="q2"), event=TurnEvent("finish", "q1"))
     assert (log.turn("q1").over, log.entries[-1].totals.over) == ("finished", "")
+    log.append(HumanMessage("Whales?", id="q3"))
+    assert log.turn("q2").over == "superseded"
+
+
+def test_what_follows_an_answer_in_its_turn_leaves_it_the_answer() -> None:
+    """A late result of a call that the model did not wait for, and what the user adds."""
+    log = Log()
+    log.append(HumanMessage("Orcas?", id="q"), calling("c1", "a"), AIMessage("Yes.", id="answer"))
+    log.append(ToolMessage("5", tool_call_id="a"), HumanMessage("Thanks."), turn="q")
+    turn = log.turn("q")
+    assert (turn.over, turn.answer and turn.answer.id) == ("answered", "answer")
+    assert not turn.is_ended
 
 
 def test_a_call_opens_an_answered_turn_again() -> None:
@@ -197,6 +210,63 @@ def test_a_refused_call_is_not_open() -> None:
     rewound.add(turn.messages[:2])
     assert [call.result_id for call in rewound.open_calls] == [result_id("c1", "c")]
     assert [call.result_id for call in rewound.refused] == [refused]
+
+
+def asking(log: Log, call: str, interrupt: str = "") -> str:
+    """Let a call of the message ``c1`` wait for a person, in an interrupt of a graph; return its result id."""
+    asked = result_id("c1", call)
+    pause = json.dumps([interrupt, True, []]) if interrupt else ""
+    log.append(event=TurnEvent("wait", "q", asked, pause))
+    return asked
+
+
+def decided(log: Log, asked: str, call: str, verdict: str) -> None:
+    """Record a decision with the result of its call."""
+    result = ToolMessage("5", tool_call_id=call, id=asked)
+    log.append(
+        result, turn="q", event=TurnEvent("decide", "q", asked, json.dumps({"verdict": verdict}))
+    )
+
+
+def test_an_interrupt_waits_until_one_of_its_calls_was_run() -> None:
+    """A call that a person refused was not run; a call of a loop is in no interrupt; an answer ends them all."""
+    log = Log()
+    log.append(HumanMessage("Orcas?", id="q"), calling("c1", "a", "b", "c", "d", "e"))
+    refused, run = asking(log, "a", "first"), asking(log, "b", "second")
+    later, alone = asking(log, "c", "second"), asking(log, "d")
+    decided(log, refused, "a", "reject")
+    turn, unasked = log.turn("q"), result_id("c1", "e")
+    assert [call.result_id for call in turn.paused] == [refused, run, later]
+    assert (turn.is_waiting, turn.open_calls, turn.waits(unasked)) == (True, [], False)
+    log.append(ToolMessage("5", tool_call_id="e"))
+    assert not log.turn("q").is_unrun(unasked)
+    decided(log, run, "b", "approve")
+    turn = log.turn("q")
+    assert [call.result_id for call in turn.paused] == [refused]
+    assert [turn.is_unrun(call) for call in (refused, run, later)] == [True, False, True]
+    assert [turn.waits(call) for call in (refused, run, later, alone)] == [False, False, True, True]
+    assert not turn.is_done
+    decided(log, later, "c", "approve")
+    decided(log, alone, "d", "approve")
+    assert log.turn("q").is_done
+    log.append(AIMessage("Yes."), turn="q")
+    turn = log.turn("q")
+    assert (turn.paused, turn.is_unrun(refused), turn.is_done) == ([], False, False)
+
+
+def test_no_call_of_an_ended_turn_waits() -> None:
+    """It was neither run nor decided, and nobody is asked any more."""
+    log = Log()
+    log.append(HumanMessage("Orcas?", id="q"), calling("c1", "a"))
+    asked = asking(log, "a", "first")
+    log.append(event=TurnEvent("stop", "q"))
+    turn = log.turn("q")
+    assert turn.paused == turn.undecided == []
+    assert (turn.waits(asked), turn.is_unrun(asked)) == (False, False)
+    assert [call.result_id for call in turn.without_result] == [asked]
+    log.append(event=TurnEvent("fence", "q"))
+    log.append(HumanMessage("Seals?", id="other"))
+    assert log.turn("q").over == "stopped"
 
 
 def read_by_definition(messages: Sequence[EntryMessage]) -> set[int]:
