@@ -356,7 +356,7 @@ class Writer:
     ) -> None:
         """Raise an error if the log has other content under an id of the batch.
 
-        A message in the form in which clients are shown the stored one is not other content.
+        A message in the form in which clients are shown the stored one, or a checkpoint keeps it, is not other content.
         """
         for prepared in batch.prepared:
             new = prepared.stored

@@ -21,6 +21,7 @@ from convstore.messages.media import block_type
 from convstore.messages.values import Codec
 from convstore.values.json_form import (
     has_few_levels,
+    json_fields,
     sendable,
     sendable_message,
     valid_text,
@@ -120,15 +121,22 @@ def content_digest(
 
 
 def is_as_shown(given: BaseMessage, stored: BaseMessage, codec: Codec) -> bool:
-    r"""Return True if a message equals a stored one in the form in which clients are shown it.
+    r"""Return True if a message equals a stored one in the form in which others have it.
+
+    A client is shown valid text. A checkpoint of LangGraph keeps an object as the dict of its fields, and a tuple as a
+    list, so both messages are compared as JSON.
 
     >>> from langchain_core.messages import HumanMessage
     >>> given, stored = HumanMessage("cut \ufffd"), HumanMessage("cut \ud83d")
     >>> is_as_shown(given, stored, Codec()), is_as_shown(stored, given, Codec())
     (True, False)
     """
-    shown = sendable_message(stored)
-    return codec.encode(fields_of(given), omitted=[]) == codec.encode(fields_of(shown), omitted=[])
+    return _as_kept(given, codec) == _as_kept(sendable_message(stored), codec)
+
+
+def _as_kept(message: BaseMessage, codec: Codec) -> str:
+    """Return a message as text, with its values as JSON has them if it has each."""
+    return codec.encode(json_fields(message) or fields_of(message), omitted=[])
 
 
 def is_said(block: Any) -> bool:

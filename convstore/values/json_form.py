@@ -159,6 +159,21 @@ def sendable_message(message: BaseMessage) -> BaseMessage:
     return message
 
 
+def json_fields(message: BaseMessage) -> dict[str, Any] | None:
+    """Return the fields of a message as JSON has them; None with too many levels, or a type that JSON lacks.
+
+    >>> str(json_fields(BaseMessage([{"at": (1, 2)}], type="human")))[:38]
+    "{'content': [{'at': [1, 2]}], 'additio"
+    """
+    try:
+        fields: dict[str, Any] = to_jsonable_python(
+            message.model_dump(warnings=False), bytes_mode="base64"
+        )
+    except (PydanticSerializationError, ValueError):
+        return None
+    return fields
+
+
 def sendable(value: Any, levels: int = _LEVELS) -> Any:
     """Return a value in a form that JSON can carry: texts are valid, and what nests deeper than `levels` is text.
 

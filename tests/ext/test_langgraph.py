@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Annotated, Any, TypedDict
 from urllib.parse import urlsplit
 
 import pytest
 from fixture_types import Client
+from langchain_core.documents import Document
 from langchain_core.messages import (
     AIMessage,
     AnyMessage,
@@ -25,6 +28,7 @@ from langchain_core.tools import tool
 from langgraph.channels import UntrackedValue
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.mongodb import MongoDBSaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode
@@ -63,7 +67,7 @@ from convstore.messages.tokens import count
 from convstore.testing import rag_turn
 from convstore.testing.pairing import check_pairing
 from convstore.testing.samples import new_id, same_messages
-from convstore.types import Dropped
+from convstore.types import Dropped, Source, SourcePage
 
 Model = Callable[[Sequence[BaseMessage]], AIMessage]
 
@@ -1180,6 +1184,83 @@ async def test_a_new_question_after_a_run_that_failed_after_the_append(
     assert texts(result["messages"]) == ["two", "to two"]
     assert texts(model.shown[-1]) == ["one", "to one", "two"]
     assert texts(await log_of(store, config)) == ["one", "to one", "two", "to two"]
+
+
+class GoneError(BaseException):
+    """Ends a run as a killed process does: nothing of its step reaches the checkpoint."""
+
+
+@tool("search", response_format="content_and_artifact")
+def look_up(part: int) -> tuple[str, Any]:
+    """Look up something; the artifact has types that a checkpoint does not keep."""
+    documents = [Document("found", metadata={"title": "T"})]
+    return f"part {part}", [documents, [("a passage", {"title": "T"})], {"range": (1, 2)}][part]
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("again", ["question", "resume", "other question"])
+async def test_a_worker_killed_after_the_append_of_results_leaves_no_conflict(
+    store: ConversationStore, config: RunnableConfig, again: str
+) -> None:
+    """The checkpoint has artifacts as dicts and lists, the log as they were: the run goes on, and the log's stay."""
+    gone = [GoneError()]
+    node = load_node(store)
+
+    async def load(state: ConversationState) -> dict[str, Any]:
+        update = await node.ainvoke(state)
+        if gone and isinstance(state["messages"][-1], ToolMessage):
+            raise gone.pop()
+        return update
+
+    model = Scripted(calls=3)
+    graph: StateGraph[Any] = StateGraph(MessagesState)
+    graph.add_node("load", load)
+    graph.add_node("tools", ToolNode([number_sources(look_up, store)]))
+    graph.add_sequence([("model", model_node(model)), ("append", append_node(store))])
+    graph.add_edge(START, "load").add_edge("load", "model").add_edge("tools", "load")
+    graph.add_conditional_edges("append", after_model, {"tools": "tools", "done": END})
+    agent = graph.compile(checkpointer=InMemorySaver())
+    question = HumanMessage("one", id=new_id())
+    with pytest.raises(GoneError):
+        await agent.ainvoke({"messages": [question]}, config)
+    before = await log_of(store, config)
+    assert len(before) == 5
+    if again == "other question":
+        question = HumanMessage("two")
+    request = None if again == "resume" else {"messages": [question]}
+    given = await agent.ainvoke(request, config)
+    assert given["messages"][-1].text == f"to {question.text}"
+    assert same_messages((await log_of(store, config))[:5], before)
+
+
+async def test_a_message_as_a_checkpoint_keeps_it_is_the_logged_one(
+    store: ConversationStore, config: RunnableConfig
+) -> None:
+    """Any other content under its id is a conflict, whose error says what to do in a graph."""
+    chat = chat_of(store, config)
+    page = SourcePage(sources=[Source(source_id=3, content="x")], next_cursor="more")
+    artifact = {"page": page, "at": [(datetime(2026, 1, 2, tzinfo=UTC), {1, 2}, b"\xff", math.nan)]}
+    asked, call, result, _ = rag_turn("one")
+    result = result.model_copy(update={"artifact": artifact})
+    await chat.append([asked, call, result])
+    serde = JsonPlusSerializer()
+    kept = serde.loads_typed(serde.dumps_typed(result))
+    assert not same_messages([kept], [result])
+    assert not (await chat.append(kept)).written
+    assert same_messages([(await log_of(store, config))[-1]], [result])
+    other = dict(kept.artifact, at=[])
+    for changed in ({"artifact": other}, {"content": "other"}, {"status": "error"}):
+        with pytest.raises(ContentConflictError):
+            await chat.append(kept.model_copy(update=changed))
+    saver = InMemorySaver()
+    graph = with_answers(store, Scripted()).compile(checkpointer=saver)
+    state = [asked, call, kept.model_copy(update={"content": "other"})]
+    with pytest.raises(ContentConflictError) as raised:
+        await graph.ainvoke({"messages": state}, config)
+    assert "under a new id" in raised.value.__notes__[0]
+    await graph.aupdate_state(config, {"messages": [RemoveMessage(str(result.id))]}, "__start__")
+    given = await graph.ainvoke({"messages": [asked]}, config)
+    assert given["messages"][-1].text == "to one"
 
 
 async def test_above_the_budget_a_loaded_turn_is_shown_as_the_store_decides(

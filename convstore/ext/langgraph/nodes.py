@@ -1,6 +1,6 @@
 """The nodes: one loads the view of a conversation, one appends to its log.
 
-`run_scope` finds the conversation of the run.
+`run_scope` finds the conversation of the run. The module is long because of what the nodes promise in docstrings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from langgraph.runtime import get_runtime
 
 from convstore import Conversation, ConversationStore
 from convstore.edges import OWNER, OnDropped, append_in_halves
-from convstore.exceptions import InvalidInputError
+from convstore.exceptions import ContentConflictError, InvalidInputError
 from convstore.ext.around import conversation_of_run, redactor_of, with_turn_id
 from convstore.ext.checkpoint_owner import check_owner, owner_of
 from convstore.ext.langgraph.answers import answer_before, answered, find_answer
@@ -48,6 +48,13 @@ from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice as check_option
 from convstore.values.stamps import ViewStamp
 from convstore.values.turns import Busy
+
+_HOW_TO_CHANGE = (
+    "The state of the graph has this id with other content. If the question was sent again in "
+    "other words, send it under a new id. If a node changed a message that is logged, let it "
+    "return the message under a new id. If the checkpoint has the other content by now, take it "
+    "out: graph.update_state(config, {'messages': [RemoveMessage(id)]})."
+)
 
 
 def load_node(
@@ -216,8 +223,16 @@ class _Node(Runnable[Any, dict[str, Any]]):
             instead="`await graph.ainvoke(...)`",
         )
 
-    @abstractmethod
     async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
+        """Return the update of the state; a conflict says what to do about it in a graph."""
+        try:
+            return await self._work(chat, state)
+        except ContentConflictError as error:
+            error.add_note(_HOW_TO_CHANGE)
+            raise
+
+    @abstractmethod
+    async def _work(self, chat: Conversation, state: Any) -> dict[str, Any]:
         """Return the update of the state."""
 
     def _chat(self, config: RunnableConfig | None) -> Conversation:
@@ -275,7 +290,7 @@ class LoadNode(_Node):
         given = history, self.policy or self.store.policy, frozenset(logged), messages, answer
         return LoadedView(*given, on_dropped=self.on_dropped)
 
-    async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
+    async def _work(self, chat: Conversation, state: Any) -> dict[str, Any]:
         found = messages_of(state)
         await check_owner(chat, owner_in(state))
         check_entered(chat)
@@ -290,9 +305,8 @@ class LoadNode(_Node):
         answer = await find_answer(chat, history, messages)
         if answer is None and turn_id is not None:
             history = await self._held(chat, turn_id, history)
-            answer = await find_answer(
-                chat, history, messages
-            )  # another run may have ended meanwhile
+            # another run may have ended meanwhile
+            answer = await find_answer(chat, history, messages)
         if again := asked_again(history, messages, logged):
             await chat.append(again)  # writes nothing; refuses other content under the same id
         if joined := join_turn(chat):
@@ -358,7 +372,7 @@ class AppendNode(_Node):
     numbering: ResultNumbering
     name: str | None = "append"
 
-    async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
+    async def _work(self, chat: Conversation, state: Any) -> dict[str, Any]:
         messages = messages_of(state)
         logged = logged_of(state)
         new = [message for message in messages if message.id not in logged]
