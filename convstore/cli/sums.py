@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -13,16 +13,19 @@ from rich.table import Table
 from rich.text import Text
 
 from convstore.cli.options import PriceOptions, Target, on_database, read_age, read_prices
-from convstore.cli.output import Answer, compact, new_table, short
+from convstore.cli.output import Answer, compact, is_terminal, new_table, plain, short
 from convstore.cli.progress import progress, totals_for
 from convstore.values.plain import counted, money
 
 _ROWS = 20
 """Rows of a table; --json has all."""
 _NAME = 12
-"""Characters of a name, and more where numbers leave room."""
+"""Characters of a name on a terminal, and more where numbers leave room."""
+_UNBOUNDED = 100_000
+"""Columns of what is no terminal: no name is cut, and no line is broken."""
 _COLUMNS = {
     "cost": "cost",
+    "tokens_without_price": "no\nprice",
     "input_tokens": "input",
     "cache_read_tokens": "from\ncache",
     "cache_write_tokens": "to\ncache",
@@ -38,6 +41,9 @@ _COLUMNS = {
     "read_back": "read back",
 }
 """Fields of the document that tables show, with their headings."""
+_CACHE = ("cache_read_tokens", "cache_write_tokens")
+_SIZES = ("tokens", "tokens_without_price", "input_tokens", "output_tokens", *_CACHE)
+"""Those that are printed in at most five characters."""
 
 
 @on_database
@@ -93,20 +99,18 @@ async def sums_command(
                     number = sums.together.number
                     advance(number, number, counted(number, "conversation"))
     document = {"database": target.address, "since": start, **sums.document()}
-    return Answer(lambda: document, lambda console: _show(console, document), is_long=True)
+    return Answer(lambda: document, lambda console: _show(console, document, prices), is_long=True)
 
 
-def _show(console: Console, document: dict[str, Any]) -> None:
-    """Print the tables, without the columns of a cache and of the cost if nothing is known of them."""
+def _show(console: Console, document: dict[str, Any], priced: Collection[str] = ()) -> None:
+    """Print the tables and what they do not know, such as the price of a model that is not among the priced ones."""
     together = document["together"]
     if not together["conversations"]:
         console.print("There are no such conversations.", style="yellow")
         return
-    fields = [
-        name
-        for name in _COLUMNS
-        if together.get(name, 1) or name not in ("cache_read_tokens", "cache_write_tokens", "cost")
-    ]
+    if not is_terminal():
+        console.width = _UNBOUNDED
+    fields = _fields(together)
     # a scope key may be named "model" or "tool", too
     tables = [
         ("", [together]),
@@ -120,8 +124,16 @@ def _show(console: Console, document: dict[str, Any]) -> None:
             shown = [name for name in fields if name in rows[0]]
             console.print(_table(title, rows, shown, console.width))
             console.print()
-    for line in _notes(document):
+    for line in (*_notes(document), *_notes_of_prices(document, priced)):
         console.print(Text(line, style="dim"))
+
+
+def _fields(together: dict[str, Any]) -> list[str]:
+    """Return the fields to print, without those of a cache and of costs if nothing is known of them."""
+    hidden = {name for name in (*_CACHE, "tokens_without_price") if not together[name]}
+    if together["cost"] is None:
+        hidden |= {"cost", "tokens_without_price"}
+    return [name for name in _COLUMNS if name not in hidden]
 
 
 def _table(title: str, rows: Sequence[dict[str, Any]], fields: Sequence[str], width: int) -> Table:
@@ -133,11 +145,24 @@ def _table(title: str, rows: Sequence[dict[str, Any]], fields: Sequence[str], wi
     room = max(_NAME, width - sum(taken) - 2)
     table = new_table(short(title, maximum=room), *columns, numbers=columns)
     for row, numbers in zip(rows, cells, strict=False):
-        name = short(row["name"], maximum=room) or "(none)"
+        name = _cut(row["name"], room) or "(none)"
         table.add_row(Text(name), *numbers)
     if len(rows) > _ROWS:
         table.add_row(Text(f"… {len(rows) - _ROWS:,} more in --json", style="dim"))
     return table
+
+
+def _cut(name: str, room: int) -> str:
+    """Return a name on one line; the beginning and the end of a longer one, by which others like it differ.
+
+    >>> _cut("customer-0001-north", 12)
+    'custom…north'
+    """
+    line = " ".join(plain(name).split())
+    if len(line) <= room:
+        return line
+    end = (room - 1) // 2
+    return f"{line[: room - 1 - end]}…{line[-end:]}"
 
 
 def _cell(field: str, value: float | None) -> str:
@@ -145,8 +170,7 @@ def _cell(field: str, value: float | None) -> str:
         return "-"
     if field == "cost":
         return money(value)
-    is_size = field == "tokens" or field.endswith("put_tokens") or field.startswith("cache")
-    return compact(value) if is_size else f"{value:,}"
+    return compact(value) if field in _SIZES else f"{value:,}"
 
 
 def _notes(document: dict[str, Any]) -> Iterator[str]:
@@ -159,6 +183,14 @@ def _notes(document: dict[str, Any]) -> Iterator[str]:
     if document["without_sub_agents"]:
         number = counted(document["without_sub_agents"], "conversation")
         yield f"The sub-agents of {number} could not be read."
-    without = [model["name"] for model in document["models"] if model["cost"] is None]
-    if without and document["together"]["cost"] is not None:
+
+
+def _notes_of_prices(document: dict[str, Any], priced: Collection[str]) -> Iterator[str]:
+    """Yield the models that have no price, and the prices of models that nothing was billed for."""
+    billed = [model["name"] for model in document["models"]]
+    unused = [name for name in priced if name not in billed]
+    if unused:
+        yield f"Nothing was billed for: {short(', '.join(unused), maximum=300)}."
+    without = [name for name in billed if name not in priced]
+    if priced and without:
         yield f"Without a price: {short(', '.join(without), maximum=300)}."

@@ -261,6 +261,47 @@ def test_a_scope_key_may_have_the_name_of_a_table() -> None:
     assert "gpt" in printed
 
 
+LONG = ["customer-of-the-north-" + "0" * 90 + end for end in ("1", "2")]
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, prices: Any, *, width: int = 0) -> str:
+    """Return the tables for two users whose names differ at their end, on a terminal if it has a width."""
+    sums = Sums(["user_id"], prices)
+    for name in LONG * 2:
+        usage = {"gpt-4o": ONE._asdict(), "gpt-5": ONE._asdict()}
+        sums.add([ConversationInfo(scope={"user_id": name}, usage=usage)])
+    monkeypatch.setattr("convstore.cli.sums.is_terminal", lambda: bool(width))
+    file = io.StringIO()
+    show(Console(file=file, width=width or 80), sums.document(), prices)
+    return file.getvalue()
+
+
+def test_names_that_differ_at_their_end_look_different(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe gets them whole, in one line; a terminal their beginning and end."""
+    piped = printed(monkeypatch, {}).splitlines()
+    assert all(any(line.startswith(f"{name} ") for line in piped) for name in LONG)
+    shown = re.findall(r"^customer\S*…\S*", printed(monkeypatch, {}, width=100), re.MULTILINE)
+    assert [name[-3:] for name in shown] == ["001", "002"]
+
+
+def test_each_row_says_what_has_no_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column next to the cost; a price of a model that was never billed is named, and so are those that were."""
+    known = printed(monkeypatch, {"gpt-5": PRICE}, width=120)
+    assert re.search(r"^ +cost +price +", known, re.MULTILINE)
+    assert re.search(r"^all +0\.017 +4\.80k ", known, re.MULTILINE)
+    assert re.search(r"^customer\S+ +0\.0084 +2\.40k ", known, re.MULTILINE)
+    assert "Without a price: gpt-4o." in known
+    assert "Nothing was billed" not in known
+    unknown = printed(monkeypatch, {"gpt5": PRICE}, width=120)
+    assert "Nothing was billed for: gpt5." in unknown
+    assert re.search(r"Without a price: gpt-(4o|5), gpt-(4o|5)\.", unknown)
+    assert "cost" not in unknown
+    assert "Without a price" not in printed(monkeypatch, {}, width=120)
+    assert re.search(
+        r"^all +0\.00 ", printed(monkeypatch, {"gpt-5": (0, 0)}, width=120), re.MULTILINE
+    )
+
+
 @pytest.mark.parametrize("percent", [1, 50, 95, 100])
 def test_percentiles_are_sizes_of_results(percent: int) -> None:
     """The smallest size that so many percent do not exceed."""
