@@ -88,6 +88,12 @@ def removal(receipt: ErasureReceipt, said: dict[str, Any]) -> Answer:
     """Return the answer with how many documents of each kind were removed, or would be."""
 
     def show(console: Console) -> None:
+        if before := said.get("not_written_since"):
+            console.print(
+                f"Conversations not written to since {before:%Y-%m-%d %H:%M} UTC; "
+                "an import counts as a write.\n",
+                soft_wrap=True,
+            )
         rows = [(kind_label(name), f"{number:,}") for name, number in receipt.model_dump().items()]
         console.print(table_of(("would be removed" if said["dry_run"] else "removed", ""), rows))
         if left := said.get("lost"):
@@ -102,9 +108,9 @@ def removal(receipt: ErasureReceipt, said: dict[str, Any]) -> Answer:
                 soft_wrap=True,
             )
         if said["dry_run"]:
-            console.print(
-                "\nNothing was removed. Run it again with --yes to remove this for good.",
-                style="dim",
-            )
+            hint = "There is nothing to remove."
+            if any(receipt.model_dump().values()):
+                hint = "Nothing was removed. Run it again with --yes to remove this for good."
+            console.print(f"\n{hint}", style="dim")
 
     return Answer(lambda: {**said, **receipt.model_dump()}, show)

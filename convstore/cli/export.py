@@ -11,8 +11,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, cast
@@ -22,9 +22,11 @@ import typer
 from convstore.cli.options import Target, on_database
 from convstore.cli.output import Answer, plain, screen
 from convstore.cli.progress import counts_of, print_problems, progress, totals_for
+from convstore.cli.show import opened_conversation
 from convstore.exceptions import InvalidInputError
 from convstore.values.addresses import without_addresses
 from convstore.values.plain import counted
+from convstore.values.scope import PATH
 
 if TYPE_CHECKING:
     from convstore import ConversationStore
@@ -45,6 +47,9 @@ class _Format(StrEnum):
 async def export_command(
     target: Target,
     *,
+    conversation: Annotated[
+        list[str] | None, typer.Argument(metavar="CONVERSATION", hidden=True)
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="stdout if not given.")
     ] = None,
@@ -55,6 +60,11 @@ async def export_command(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> Answer:
     """Write conversations to a file or to stdout.
+
+    \b
+    CONVERSATION names a single one, with its sub-agents, as for `convstore show`:
+    the number of its row, its id, or its scope. Else --scope selects some, and
+    without it all are written.
 
     \b
     --format convstore    everything, for `convstore import`: messages with ids
@@ -76,6 +86,7 @@ async def export_command(
     Examples:
       convstore export -o backup.jsonl.gz
       convstore export -o nightly.jsonl.gz --force
+      convstore export 3 --format openai
       convstore export --scope user_id=ada --format openai
       convstore export --format fine-tuning -o train.jsonl
     """
@@ -83,11 +94,29 @@ async def export_command(
         raise typer.BadParameter("pass --output too: without it stdout has the conversations")
     quiet = target.as_document or output is None
     with _open_output(output, force=force) as write:
-        async with target.open() as store:
+        async with _selected(target, conversation or ()) as (store, scope):
             report = await _export(
-                store, write, target.chosen, quiet=quiet, format=format_.value, limit=limit
+                store, write, scope, quiet=quiet, format=format_.value, limit=limit
             )
     return Answer(report.as_json, lambda _: _print(report, output), 0 if report.is_complete else 1)
+
+
+@asynccontextmanager
+async def _selected(
+    target: Target, words: Sequence[str]
+) -> AsyncIterator[tuple[ConversationStore, dict[str, str]]]:
+    """Open the store, and yield it with the scope values that select the conversation named, or those of --scope."""
+    if not words:
+        async with target.open() as store:
+            yield store, target.chosen
+        return
+    async with opened_conversation(target, words) as chat:
+        scope = dict(chat.scope)
+        if PATH in scope:
+            raise InvalidInputError(
+                "the conversation of a sub-agent is exported with its caller's: name that one"
+            )
+        yield chat.store, scope
 
 
 async def _export(

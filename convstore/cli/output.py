@@ -207,15 +207,6 @@ def compact(number: float) -> str:
     return f"{number / 1e9:.1f}G"
 
 
-def percent(part: float | None) -> str:
-    """Format a share as percent, rounded down so that only 1 is 100.0; a dash for None.
-
-    >>> percent(0.97777), percent(0.99999), percent(None)
-    ('97.7%', '99.9%', '-')
-    """
-    return "-" if part is None else f"{int(part * 1_000) / 10:.1f}%"
-
-
 def _line(error: ConvstoreError) -> str:
     text = short(without_addresses(str(error)), maximum=_LONGEST_ERROR)
     if isinstance(error, MissingExtraError):

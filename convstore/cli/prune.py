@@ -1,7 +1,8 @@
-"""``convstore prune``: remove conversations whose last message is older than an age."""
+"""``convstore prune``: remove conversations that were not written to for an age."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -17,11 +18,16 @@ async def prune_command(
     target: Target,
     *,
     older_than: Annotated[
-        str, typer.Option(metavar="AGE", help="Since the last message: 90d, 12w, 36h or 30m.")
+        str, typer.Option(metavar="AGE", help="Since the last write: 90d, 12w, 36h or 30m.")
     ],
     yes: Yes = False,
 ) -> Answer:
-    """Remove conversations whose last message is older than an age.
+    """Remove conversations that were not written to for an age.
+
+    \b
+    An append, a title, metadata and state count as a write. An imported
+    conversation was written when it was imported, however old its messages are,
+    whose age `convstore list` shows.
 
     \b
     Without --yes it only counts. With --yes, whole conversations are removed for
@@ -38,12 +44,16 @@ async def prune_command(
       convstore prune --older-than 12w --scope user_id=ada
     """
     age = read_age(older_than)
+    before = datetime.now(UTC) - age
     async with target.open() as store:
         with progress("pruning" if yes else "counting", quiet=target.as_document) as show:
             receipt = await store.prune(
                 older_than=age, dry_run=not yes, progress=shown_by(show), **target.chosen
             )
-    seconds = int(age.total_seconds())
-    return removal(
-        receipt, {"database": target.address, "dry_run": not yes, "older_than_seconds": seconds}
-    )
+    said = {
+        "database": target.address,
+        "dry_run": not yes,
+        "older_than_seconds": int(age.total_seconds()),
+        "not_written_since": before,
+    }
+    return removal(receipt, said)

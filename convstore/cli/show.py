@@ -186,7 +186,7 @@ async def _log_answer(
 
 
 @asynccontextmanager
-async def opened_conversation(target: Target, words: list[str]) -> AsyncIterator[Conversation]:
+async def opened_conversation(target: Target, words: Sequence[str]) -> AsyncIterator[Conversation]:
     """Open the store, and yield the conversation that a row's number, an id, or a whole scope names; else raise."""
     pairs = read_pairs("CONVERSATION", words) if "=" in words[0] else {}
     is_ambiguous = bool(target.scope) if pairs else len(words) > 1
@@ -222,6 +222,11 @@ async def _with_scope(store: ConversationStore, scope: dict[str, str]) -> Conver
         chat = store.conversation(**scope)
         if (await chat.info()).created_at:
             return chat
+    alike = await store.list_conversations(limit=1, everything=not known, **known)
+    if not alike.conversations:
+        raise InvalidInputError(
+            "no conversation has these scope values; `convstore list` lists all"
+        )
     values = shlex.join(
         part for key, value in known.items() for part in ("--scope", f"{key}={value}")
     )
@@ -318,8 +323,8 @@ def _print_view(
     print_totals(console, row)
     report = view.report
     console.print(
-        f"View: {counted(len(view.messages), 'message')}, {counted(view.tokens, 'token')} "
-        f"of {report.tokens_before:,}; {counted(len(report.stubbed), 'stub')}, "
+        f"View: {counted(len(view.messages), 'message')}, {counted(view.tokens, 'token')}; "
+        f"the log has {report.tokens_before:,}; {counted(len(report.stubbed), 'stub')}, "
         f"{counted(report.left_out_turns, 'turn')} left out.\nPolicy: {plain(str(view.policy))}.",
         soft_wrap=True,
     )

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from convstore.cli.options import Target, on_database
-from convstore.cli.output import Answer, compact, kind_label, new_table, percent, table_of
-from convstore.values.plain import counted
+from convstore.cli.output import Answer, compact, kind_label, new_table, table_of
+from convstore.values.plain import counted, percent
 from convstore.values.policy import HistoryPolicy
 
 if TYPE_CHECKING:
@@ -154,4 +154,5 @@ def _tokens(stats: StoreStats, max_tokens: int | None) -> Iterator[tuple[str, st
     if max_tokens is not None:
         views = f"in views of at most {max_tokens:,} each"
     yield f"{views}, about", compact(stats.tokens - saved)
-    yield "saved, about", percent(saved / stats.tokens if stats.tokens else None)
+    share = f"{percent(saved / stats.tokens, decimals=1)}%" if stats.tokens else "-"
+    yield "saved, about", share

@@ -13,7 +13,7 @@ from functools import partial, reduce
 from typing import Any, NamedTuple
 
 from convstore.values.models import ConversationInfo, State, Status
-from convstore.values.plain import counted
+from convstore.values.plain import counted, percent
 from convstore.values.usage import Usage
 
 LABELS: Mapping[str, str] = {
@@ -121,7 +121,7 @@ class ListRow:
     @property
     def state_line(self) -> str:
         """Its end with the reason, the share of its budget if it is nearly full, and if it was rated down."""
-        share = f"{self.share:.0%} of its budget" if self.is_full else ""
+        share = f"{percent(self.share)}% of its budget" if self.is_full else ""
         rating = CHIPS["down"][0] if self.is_rated_down else ""
         return "; ".join(filter(None, (self.end.line(), share, rating)))
 

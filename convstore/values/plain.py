@@ -37,6 +37,17 @@ def money(value: float) -> str:
     return f"{value:,.{decimals}f}"
 
 
+def percent(share: float, *, decimals: int = 0) -> str:
+    """Format a share as percent, rounded down so that nothing but the whole is 100.
+
+    >>> percent(0.908), percent(0.29), percent(0.9999, decimals=1), percent(1)
+    ('90', '29', '99.9', '100')
+    """
+    unit = 10**decimals
+    # a share such as 0.29 is a little less as a float
+    return f"{math.floor(round(share * 100 * unit, 6)) / unit:.{decimals}f}"
+
+
 def duration(time: timedelta | float) -> str:
     """Format a length of time, in seconds if it is a number, as the command line takes it: in its largest whole unit.
 

@@ -363,6 +363,20 @@ def test_an_export_comes_back(uri: Any, file: Path, tmp_path: Path, name: str) -
     assert path.stat().st_mode & 0o077 == 0
 
 
+def test_one_conversation_is_exported_as_show_names_it(uri: Any, file: Path) -> None:
+    """By the number of its row, its id or its scope; that of a sub-agent goes with its caller's."""
+    imported(uri, file)
+    rows = [row.split("\t") for row in convstore("list", "--uri", uri).stdout.splitlines()]
+    for number, (id_, scope, *_) in enumerate(rows, 1):
+        for name in ([str(number)], [id_], scope.split()):
+            [line] = exported(uri, *name, "--format", "openai").splitlines()
+            found = json.loads(line)["scope"]
+            assert [f"{key}={value}" for key, value in found.items()] == scope.split()
+    absent = convstore("export", "--uri", uri, "9")
+    assert (absent.exit_code, absent.stdout) == (1, "")
+    assert "the list has 2 rows, not 9" in absent.stderr
+
+
 @pytest.mark.slow
 def test_a_file_that_is_there_is_kept(uri: Any, file: Path, tmp_path: Path) -> None:
     """Unless --force says so; no half file is left behind in either case."""

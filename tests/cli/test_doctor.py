@@ -155,10 +155,12 @@ def test_a_policy_is_tried_and_then_done(uri: str) -> None:
         document = json.loads(convstore(*arguments, *yes).stdout)
         assert {name: document[name] for name in expected} == removed
     result = convstore("prune", "--uri", uri, "--older-than", "90d")
-    assert (result.exit_code, result.stdout.splitlines()[0].rstrip()) == (0, "would be removed")
-    assert result.stdout.endswith(
-        "Nothing was removed. Run it again with --yes to remove this for good.\n"
-    )
+    limit = f"{datetime.now(UTC) - timedelta(days=90):%Y-%m-%d}"
+    said, _, heading, *_ = result.stdout.splitlines()
+    assert said.startswith(f"Conversations not written to since {limit} ")
+    assert said.endswith("an import counts as a write.")
+    assert (result.exit_code, heading.rstrip()) == (0, "would be removed")
+    assert result.stdout.endswith("\nThere is nothing to remove.\n")
     assert json.loads(convstore("doctor", "--uri", uri, "--json").stdout)["conversations"] == 1
 
 

@@ -304,7 +304,8 @@ def test_a_view_is_shown_as_the_model_gets_it(uri: Any) -> None:
     """`show --view` prints the view's size, its stubs, the turns left out, and its policy."""
     shown = printed("show", *ADA, "--uri", uri, "--view").splitlines()
     assert re.fullmatch(
-        r"View: 12 messages, [\d,]+ tokens of [\d,]+; 3 stubs, 0 turns left out\.", shown[3]
+        r"View: 12 messages, [\d,]+ tokens; the log has [\d,]+; 3 stubs, 0 turns left out\.",
+        shown[3],
     )
     assert shown[4] == "Policy: max_tokens=32000."
     assert document("show", *ADA, "--uri", uri, "--view")["report"]["left_out_turns"] == 0
@@ -359,7 +360,10 @@ def test_a_source_is_shown_whole(uri: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["user_id=nobody", "thread_id=one"], "no conversation has this whole scope"),
+        (
+            ["user_id=nobody", "thread_id=one"],
+            "no conversation has these scope values; `convstore list`",
+        ),
         (["user_id=ada"], "`convstore list --scope user_id=ada` lists"),
         (["99"], "the list has 3 rows, not 99"),
         (["99999"], "the list has 3 rows, not 99999"),

@@ -22,14 +22,14 @@ from convstore.cli.demo.corpus import DEEP_LEARNING, THIRD_QUESTION, TURNS, sear
 from convstore.cli.demo.pages import cut_page, pages_of
 from convstore.cli.invocation import command_name, pip_name
 from convstore.cli.options import open_store
-from convstore.cli.output import new_table, percent, plain, short
+from convstore.cli.output import new_table, plain, short
 from convstore.exceptions import MissingExtraError
 from convstore.messages.text import text_of
 from convstore.sources.source import write_ids
 from convstore.summarization import HeadTailSummarizer
 from convstore.types import ConversationInfo, History, ToolRecord
 from convstore.values.addresses import address_to_print
-from convstore.values.plain import counted
+from convstore.values.plain import counted, percent
 from convstore.values.policy import CompactionRule
 
 _PAGE_TOKENS = 1_000
@@ -299,7 +299,7 @@ def _savings(history: History) -> Text:
     tokens = _tokens(history)
     return Text.assemble(
         f"The whole log has {tokens['full']:,} tokens, the view {tokens['view']:,}: ",
-        (f"{percent(tokens['saved'])} saved", "bold green"),
+        (f"{percent(tokens['saved'], decimals=1)}% saved", "bold green"),
         ". Nothing was dropped; each stub names the id that brings it back.",
     )
 

@@ -208,7 +208,7 @@ async def render_call(
         match=MATCHES.get(history.difference or history.match, ""),
         parts_of={title: (key, view.parts()[key]) for key, title in PARTS.items()},
         full=full,
-        saved=max(0, full - history.tokens) * 100 // max(1, full),
+        saved=max(0, full - history.tokens) / max(1, full),
         **more,
     )
 

@@ -22,7 +22,7 @@ from convstore.ext.inspector.text import (
     shorten_at_word,
     with_citations,
 )
-from convstore.values.plain import age, counted, money, role_of
+from convstore.values.plain import age, counted, money, percent, role_of
 
 _MAX_NUMBER = 2**53 - 1
 _OPTIONS = (
@@ -94,6 +94,7 @@ def _environment() -> Environment:
         "iso": lambda at: at.isoformat(timespec="seconds"),
         "marked": marked,
         "money": money,
+        "percent": percent,
         "role": role_of,
     }
     return environment

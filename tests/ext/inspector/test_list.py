@@ -210,6 +210,7 @@ async def test_sums_and_exports_are_of_what_the_form_selects(
     for name in ("done", "broken"):
         await states.conversation(user_id="ada", thread_id=name).update(metadata={"release": "1.4"})
     client = browse(lambda _: EVERYTHING)
+    assert 'href="/sums?"' in (await client.get("/")).text.partition("<table")[0]
     page = html.unescape((await client.get("/sums")).text)
     rows = {
         (text_in(title), text_in(name)): [text_in(cell) for cell in re.findall(r"<td.*?</td>", row)]

@@ -804,7 +804,7 @@ async def test_a_call_of_a_run_is_as_large_as_what_the_model_got(
     assert f"exactly as sent {size:,} of 32,000 tokens" in call
     body = await page(browse(), f"/c/{info.conversation_id}")
     assert re.findall(r'title="Call for message 4: ([\d,]+) tokens', body) == [f"{size:,}"]
-    assert f"{size:,} {round(size / 320)} %" in text_in(await page(browse(), "/"))
+    assert f"{size:,} {size // 320} %" in text_in(await page(browse(), "/"))
 
 
 @pytest.mark.slow
