@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
@@ -94,7 +94,7 @@ async def export_command(
         raise typer.BadParameter("pass --output too: without it stdout has the conversations")
     quiet = target.as_document or output is None
     with _open_output(output, force=force) as write:
-        async with _selected(target, conversation or ()) as (store, scope):
+        async with _selected(target, conversation or []) as (store, scope):
             report = await _export(
                 store, write, scope, quiet=quiet, format=format_.value, limit=limit
             )
@@ -103,7 +103,7 @@ async def export_command(
 
 @asynccontextmanager
 async def _selected(
-    target: Target, words: Sequence[str]
+    target: Target, words: list[str]
 ) -> AsyncIterator[tuple[ConversationStore, dict[str, str]]]:
     """Open the store, and yield it with the scope values that select the conversation named, or those of --scope."""
     if not words:

@@ -186,7 +186,7 @@ async def _log_answer(
 
 
 @asynccontextmanager
-async def opened_conversation(target: Target, words: Sequence[str]) -> AsyncIterator[Conversation]:
+async def opened_conversation(target: Target, words: list[str]) -> AsyncIterator[Conversation]:
     """Open the store, and yield the conversation that a row's number, an id, or a whole scope names; else raise."""
     pairs = read_pairs("CONVERSATION", words) if "=" in words[0] else {}
     is_ambiguous = bool(target.scope) if pairs else len(words) > 1
