@@ -62,7 +62,6 @@ class Assignment:
         if turn == ordinal:
             self.turn = ordinal
             self.over = ""
-            self._has_spoken = False
         elif turn == self.turn and is_said:
             self._has_spoken = True
             if self.over not in ("finished", "stopped"):

@@ -19,6 +19,7 @@ from convstore.messages.tokens import NamedCounter
 from convstore.messages.tool_calls import result_id
 from convstore.messages.values import Codec
 from convstore.values.append_options import AppendOptions
+from convstore.values.stamps import ViewStamp
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
 COUNTER = NamedCounter(
@@ -42,14 +43,20 @@ class Log:
         self.questions = dict[str, int]()
 
     def append(
-        self, *messages: BaseMessage, turn: str = "", event: TurnEvent | None = None
+        self,
+        *messages: BaseMessage,
+        turn: str = "",
+        event: TurnEvent | None = None,
+        stamp: ViewStamp | None = None,
     ) -> list[int]:
         """Append an entry and return the turns of its messages."""
         totals = self.entries[-1].totals if self.entries else Totals()
         for index, message in enumerate(messages):
             message.id = message.id or f"m{totals.messages + index + 1}"
         batch = prepare(messages, codec=Codec(), counter=COUNTER)
-        batch = replace(batch, options=AppendOptions(question=turn), facts=EVENT.put(event))
+        batch = replace(
+            batch, options=AppendOptions(question=turn, stamp=stamp), facts=EVENT.put(event)
+        )
         entry = compose(batch, totals, at=NOW, questions=self.questions)
         self.questions |= {
             message.id: message.ordinal for message in entry.messages if message.begins_turn
@@ -89,6 +96,31 @@ def test_what_follows_an_answer_belongs_to_no_turn() -> None:
     assert log.append(AIMessage("Are you still there?")) == [0]
     assert log.turn("m2").over == "answered"
     assert log.turn("m2").answer.id == "m4"
+    asked = HumanMessage("Seals?")
+    assert log.append(asked, AIMessage("Yes."), SystemMessage("The user left.")) == [7, 7, 0]
+
+
+def test_the_end_of_the_log_says_whether_its_newest_turn_is_over() -> None:
+    """Whatever an entry records besides, a result comes late, or an agent answers an earlier question."""
+    log = Log()
+    log.append(HumanMessage("Orcas?", id="q"), calling("c1", "a"), AIMessage("Yes."))
+    log.append(event=TurnEvent("fence", "q"))
+    log.append(ToolMessage("5", tool_call_id="a"))
+    log.append(HumanMessage("Seals?", id="other"))
+    log.append(AIMessage("No."), turn="q")
+    found = [entry.totals.over for entry in log.entries]
+    assert found == ["answered", "answered", "answered", "", ""]
+
+
+def test_a_model_was_shown_what_its_stamp_says() -> None:
+    """Without one all that precedes its message; a stamp cannot name more."""
+    log = Log()
+    log.append(HumanMessage("Orcas?"), HumanMessage("Seals?"), AIMessage("Yes."))
+    for seen in (1, 9, 0):
+        log.append(AIMessage("Yes."), stamp=ViewStamp(conversation_id="c", ordinal=seen))
+    replies = [entry.messages[-1] for entry in log.entries]
+    assert [reply.saw for reply in replies] == [2, 1, 4, 5]
+    assert [reply.unseen for reply in replies] == [0, 2, 0, 0]
 
 
 def test_a_result_belongs_to_the_turn_of_its_call() -> None:
@@ -147,6 +179,11 @@ def test_media_directly_after_a_result_belong_to_it() -> None:
     log.append(HumanMessage("Page 3?"), calling("c1", "a"))
     assert log.append(ToolMessage("text", tool_call_id="a"), HumanMessage(IMAGE)) == [1, 1]
     assert log.append(HumanMessage(IMAGE)) == [5]
+    described = HumanMessage([{"type": "text", "text": "Page 4"}, *IMAGE])
+    log.append(calling("c2", "b", "c"))
+    assert log.append(ToolMessage("text", tool_call_id="b"), described) == [5, 5]
+    asked = HumanMessage([{"type": "text", "text": "Page 5?"}])
+    assert log.append(ToolMessage("text", tool_call_id="c"), asked) == [5, 10]
 
 
 def test_a_writer_names_the_turn() -> None:
