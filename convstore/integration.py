@@ -16,6 +16,7 @@ from collections.abc import (
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from convstore.append.condition import TailMoved
 from convstore.append.inputs import normalize_messages
 from convstore.append.responses import is_answer_item
 from convstore.conversation import Conversation
@@ -36,6 +37,7 @@ from convstore.mongo.driver import close_client, driver_errors, open_client
 from convstore.mongo.server_probe import probe_server
 from convstore.runtime.background import settle
 from convstore.runtime.clock import as_of
+from convstore.runtime.retrying import until_written
 from convstore.sources.stub import PAGE_TOKENS
 from convstore.store import ConversationStore
 from convstore.store.agent_tools import retrieve_previous_sources_tool, search_conversations_tool
@@ -52,6 +54,7 @@ __all__ = [
     "Operation",
     "ResultNumbering",
     "RunTurn",
+    "TailMoved",
     "TurnAccess",
     "TurnRecord",
     "agent_tools",
@@ -71,6 +74,7 @@ __all__ = [
     "row_of",
     "run_sync",
     "settle",
+    "until_written",
     "update_state_of",
 ]
 

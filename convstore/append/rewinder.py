@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from convstore.append.condition import ANYWHERE, Condition
 from convstore.exceptions import (
     CorruptDocumentError,
     InvalidInputError,
@@ -47,6 +48,13 @@ class PlannedChange(NamedTuple):
 _Plan = Callable[[], Awaitable[PlannedChange]]
 
 
+class Changed(NamedTuple):
+    """The number of messages that were rewound or restored, and the end of the log after that."""
+
+    moved: int
+    end: Totals
+
+
 class Rewinder:
     """Changes the set of active messages of a conversation."""
 
@@ -60,7 +68,9 @@ class Rewinder:
         self._refresher = refresher
         self._reselect = reselect
 
-    async def rewind(self, scope: Scope, message_id: str) -> int:
+    async def rewind(
+        self, scope: Scope, message_id: str, condition: Condition = ANYWHERE
+    ) -> Changed:
         """Rewind a message or an item and all after it; see `Conversation.rewind`."""
         cached = await self._reader.find(scope)
         rows = await self._reader.messages_by_id(cached, [message_id]) if cached else {}
@@ -79,8 +89,8 @@ class Rewinder:
                 change = await self._to(log, row.message.ordinal, row=row)
             return PlannedChange(log, change)
 
-        before, after = await self.append(cached, plan)
-        return before.active - after.active
+        before, after = await self.append(cached, plan, condition)
+        return Changed(before.active - after.active, after)
 
     async def _to(
         self, log: Snapshot, ordinal: int, *cuts: EntryItem, row: StoredMessageRow | None = None
@@ -130,7 +140,9 @@ class Rewinder:
         cut = EntryItem("", "", found.item.after, cut=found.place)
         return await self._to(log, log.active.next_active(found.item.after + 1), cut)
 
-    async def undo(self, scope: Scope, message_id: str | None) -> int:
+    async def undo(
+        self, scope: Scope, message_id: str | None, condition: Condition = ANYWHERE
+    ) -> Changed:
         """Undo the last rewind; see `Conversation.undo_rewind`."""
         if message_id is None:
             cached = await self._reader.find(scope)
@@ -139,7 +151,7 @@ class Rewinder:
             cached, row = await self._reader.find_message(scope, message_id)
             ordinal = row.message.ordinal
         if cached is None:
-            return 0
+            return Changed(0, Totals())
         restored = 0
 
         async def plan() -> PlannedChange:
@@ -177,8 +189,8 @@ class Rewinder:
             )
             return PlannedChange(log, change)
 
-        before, after = await self.append(cached, plan)
-        return restored if after is not before else 0
+        before, after = await self.append(cached, plan, condition)
+        return Changed(restored if after is not before else 0, after)
 
     async def _standing_after_undo(self, log: Snapshot, undone: Standing | None) -> Standing | None:
         """Return the variant shown at a place once the entry that changed it is undone; None if it changed no place."""
@@ -256,23 +268,30 @@ class Rewinder:
         if cached.may_have_summaries:
             await self._reselect(await self._reader.snapshot(cached, end))
 
-    async def append(self, cached: CachedConversation, plan: _Plan) -> tuple[Totals, Totals]:
+    async def append(
+        self, cached: CachedConversation, plan: _Plan, condition: Condition = ANYWHERE
+    ) -> tuple[Totals, Totals]:
         """Append the change that `plan` returns for a fresh log; return totals before and after.
 
         Raises:
+            TailMoved: The log ends with something else than the condition says.
             StoreUnavailableError: The call timed out; the entry may or may not be written.
         """
         async with append_timeout(), cached.lock, self._reader.reading(cached):
             try:
-                return await until_written(lambda: self._append_once(cached, plan), SlotTaken)
+                write = partial(self._append_once, cached, plan, condition)
+                return await until_written(write, SlotTaken)
             except BaseException:
                 cached.doubt()
                 raise
 
-    async def _append_once(self, cached: CachedConversation, plan: _Plan) -> tuple[Totals, Totals]:
+    async def _append_once(
+        self, cached: CachedConversation, plan: _Plan, condition: Condition
+    ) -> tuple[Totals, Totals]:
         """Append a change once; raise SlotTaken if another writer was faster."""
         log, change = await plan()
         tail = log.tail
+        condition.check(tail)
         if change is None:
             if tail.entries:  # an earlier call may have failed after its insert
                 await self._refresher.catch_up(cached, tail)

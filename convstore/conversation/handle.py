@@ -465,9 +465,8 @@ class Conversation:
         Raises:
             UnknownMessageError: No message and no item of this conversation has the id.
         """
-        return await (await self._services()).rewinder.rewind(
-            self._scope, check_id(before_id, name="before_id")
-        )
+        check_id(before_id, name="before_id")
+        return (await (await self._services()).rewinder.rewind(self._scope, before_id)).moved
 
     async def undo_rewind(self, *, before_id: str | None = None) -> int:
         """Undo the last rewind: views and listings are restored to their state before it.
@@ -486,7 +485,7 @@ class Conversation:
         """
         if before_id is not None:
             check_id(before_id, name="before_id")
-        return await (await self._services()).rewinder.undo(self._scope, before_id)
+        return (await (await self._services()).rewinder.undo(self._scope, before_id)).moved
 
     async def fork(
         self, *, before_id: str | None = None, key: str, new_scope: dict[str, str]

@@ -13,8 +13,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.batch import Written
-from convstore.append.condition import ANYWHERE, Condition, TailMoved
+from convstore.append.condition import Condition, TailMoved
 from convstore.conversation.host import Host
 from convstore.conversation.services import Services
 from convstore.exceptions import ConversationDeletedError, InvalidInputError
@@ -25,7 +24,6 @@ from convstore.log.facts.table import archived, has_unknown, kind_named
 from convstore.log.stored_message import stamp_of
 from convstore.readback.items import items_of_all_messages
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.retrying import until_written
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.turns.variants import VariantRequest
 from convstore.values.append_options import AppendOptions, Columns
@@ -47,11 +45,25 @@ _PAGE = 200
 
 
 class ConversationLog:
-    """Reads the log of one conversation."""
+    """Reads the log of one conversation, and writes what an import brings.
+
+    After `look`, each write directly follows what was looked at, or written last: else it raises TailMoved.
+    """
 
     def __init__(self, host: Host, scope: Scope) -> None:
         self._services = host.services
         self._scope = scope
+        self._end: Totals | None = None
+
+    async def look(self) -> Totals | None:
+        """Return what `snapshot` does; writes follow it."""
+        end = await self.snapshot()
+        self._end = end or Totals()
+        return end
+
+    async def has_moved(self) -> bool:
+        """Return True if another writer appended since this looked or wrote."""
+        return not Condition(self._end).follows(await self.snapshot() or Totals())
 
     async def snapshot(self) -> Totals | None:
         """Return the totals of the last entry; None if there is no conversation."""
@@ -182,23 +194,36 @@ class ConversationLog:
         return changes.found
 
     async def make_change(self, change: LogChange) -> None:
-        """Make a change of an archive that came without messages."""
+        """Make a change of an archive that came without messages.
+
+        Raises:
+            TailMoved: Another writer appended meanwhile.
+        """
         services = await self._services()
+        condition = Condition(self._end)
         if change.kind == "begin":
             replaced = change.message if change.variant == change.turn else ""
             asked = VariantRequest(change.variant, replaced)
-            await until_written(
-                lambda: services.turn_keeper.variants.begin(self._scope, change.turn, asked),
-                TailMoved,
-            )
+            variants = services.turn_keeper.variants
+            begun = await variants.begin(self._scope, change.turn, asked, after=self._end)
+            self._end = begun.tail if begun else self._end
         elif change.kind == "activate":
-            await services.activator.activate(self._scope, change.turn, change.variant)
+            self._end = await services.activator.activate(
+                self._scope, change.turn, change.variant, condition
+            )
         elif change.kind == "rewind":
-            await services.rewinder.rewind(self._scope, change.message)
+            await self.rewind(change.message)
         elif change.kind == "undo":
-            await services.rewinder.undo(self._scope, change.message or None)
+            before_id = change.message or None
+            self._end = (await services.rewinder.undo(self._scope, before_id, condition)).end
         elif (await self._condition_and_event(change))[1]:
             await self.append((), change=change)
+
+    async def rewind(self, message_id: str) -> None:
+        """Rewind a message and all after it; raises as `make_change` does."""
+        rewinder = (await self._services()).rewinder
+        condition = Condition(self._end)
+        self._end = (await rewinder.rewind(self._scope, message_id, condition)).end
 
     async def find(self, ids: Sequence[str]) -> dict[str, StoredId]:
         """Return the messages with these ids that are in the log, rewound ones included. One command for 200 ids."""
@@ -235,54 +260,57 @@ class ConversationLog:
 
         Raises:
             InvalidInputError: A fact is damaged.
+            TailMoved: Another writer appended meanwhile, or the log has all of this.
         """
         services = await self._services()
         own = numbers if PATH in dict(self._scope) else ()
-        restored = restored_facts(facts)
         options = AppendOptions(
             on_source_clash="renumber",
             stamp=stamp,
             numbers=own,
             columns=columns or {},
         )
-
-        async def write() -> Written:
-            condition, event = await self._condition_and_event(change)
-            return await services.writer.append(
-                self._scope,
-                messages,
-                items=items,
-                facts=EVENT.put(event, restored),
-                condition=condition,
-                options=options,
-            )
-
-        return (await until_written(write, TailMoved)).receipt
+        condition, event = await self._condition_and_event(change)
+        written = await services.writer.append(
+            self._scope,
+            messages,
+            items=items,
+            facts=EVENT.put(event, restored_facts(facts)),
+            condition=condition,
+            options=options,
+        )
+        if written.entry is None:
+            raise TailMoved(written.totals.messages)
+        self._end = written.totals
+        return written.receipt
 
     async def _condition_and_event(
         self, change: LogChange | None
     ) -> tuple[Condition, TurnEvent | None]:
         """Return the condition and event of an entry; no event without a change, and for a variant that is finished."""
+        condition = Condition(self._end)
         if change is None:
-            return ANYWHERE, None
+            return condition, None
         event = TurnEvent(change.kind, change.turn, change.call, change.values)
         if not change.variant:
-            return ANYWHERE, event
+            return condition, event
         variants = (await self._services()).turn_keeper.variants
         asked = VariantRequest(change.variant, change.first_turn)
         found = await variants.read(self._scope, change.turn, asked)
+        condition.check(found.tail)
         branch = found.hidden
         if branch is None or found.record.is_finished:
-            return ANYWHERE, None
-        condition = Condition(found.tail, branch=branch._replace(is_ending=change.shows))
-        return condition, branch.records(event)
+            return condition, None
+        ending = branch._replace(is_ending=change.shows)
+        return Condition(found.tail, branch=ending), branch.records(event)
 
     async def reserve_sources(self, through: int) -> None:
         """Reserve the source ids up to a number, unless they are in use; a child has none of its own."""
-        end = await self.snapshot()
-        used = end.sources_through if end else 0
-        if through > used and PATH not in dict(self._scope):
-            await (await self._services()).writer.reserve(self._scope, through - used)
+        end = self._end or Totals()
+        missing = through - end.sources_through
+        if missing > 0 and PATH not in dict(self._scope):
+            writer = (await self._services()).writer
+            _, self._end = await writer.reserve(self._scope, missing, after=end)
 
     async def _found(self) -> tuple[Services, CachedConversation]:
         services = await self._services()

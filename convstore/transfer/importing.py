@@ -38,12 +38,13 @@ from convstore import (
 )
 from convstore.exceptions import (
     BatchTooLargeError,
+    ConflictError,
     CorruptDocumentError,
     InvalidScopeError,
     MessageRewoundError,
     NotSetUpError,
 )
-from convstore.integration import as_of, host_of, log_of
+from convstore.integration import TailMoved, as_of, host_of, log_of, until_written
 from convstore.transfer.jobs import each_of, location_of, run_each
 from convstore.transfer.prepare import (
     Batch,
@@ -64,7 +65,12 @@ from convstore.transfer.records import (
     Problem,
     ScopeRule,
 )
-from convstore.transfer.second_import import differences, items_at_end, rewound_ids
+from convstore.transfer.second_import import (
+    differences,
+    items_at_end,
+    missing_items,
+    rewound_ids,
+)
 from convstore.values.log_records import ArchivedFact, LogChange, PlacedItem, StoredId
 from convstore.values.plain import counted
 from convstore.values.ranges import has, joined
@@ -232,15 +238,16 @@ class _Import:
             raise InvalidInputError(f"{bad[0].where}: {bad[0].reason}{more}")
         for problem in problems:
             self.report.note(problem)
-        done = await self._run(chat, record, messages)
-        await self._index(chat, done.written)
-        self.report.messages += done.written
-        self.report.known += done.known
-        for reason in done.changed:
+        written, changed = await self._run(chat, record, messages)
+        await self._index(chat, written)
+        known = len(messages) - written
+        self.report.messages += written
+        self.report.known += known
+        for reason in changed:
             self._note("changed", record, reason)
-        if done.known == len(messages):
+        if not written:
             self.report.unchanged += 1
-        elif done.known:
+        elif known:
             self.report.extended += 1
         else:
             self.report.imported += 1
@@ -253,33 +260,34 @@ class _Import:
 
     async def _run(
         self, chat: Conversation, record: ConversationRecord, messages: Sequence[ReadyMessage]
-    ) -> _ConversationImport:
-        """Import a record, again as long as a concurrent import of it rewinds messages that this one would write."""
-        known = -1
-        while True:
+    ) -> tuple[int, list[str]]:
+        """Import a record, going on where the log ends as often as a concurrent import of it is ahead.
+
+        Return the number of messages written, and differences from the source.
+        """
+        written = 0
+
+        async def go_on() -> list[str]:
+            nonlocal written
             work = _ConversationImport(chat, record, messages, dry_run=self.dry_run)
             try:
-                await work.run()
-            except MessageRewoundError as error:
-                if work.known <= known:
-                    raise InvalidInputError(
-                        "some of its messages were rewound, but not in the source; "
-                        "it was left unchanged"
-                    ) from error
-                known = work.known
-            else:
-                return work
+                return await work.run()
+            finally:
+                written += work.written
+
+        changed = await until_written(go_on, TailMoved)
+        return written, changed
 
 
 class _ConversationImport:
     """Import of one record; with `dry_run`, it only compares, and the database need not be set up.
 
-    Concurrent imports of one record make the same appends in the same order; each is written once.
+    Concurrent imports of one record make the same writes in the same order. Each directly follows what this one has
+    seen of the log, so it is made once.
 
     Attributes:
         known: Number of messages that are stored already.
         written: Number of messages written, or to write.
-        changed: Differences from the source.
     """
 
     def __init__(
@@ -306,16 +314,31 @@ class _ConversationImport:
         self._with_numbers = {message.id for message in messages if message.item.sources}
         self.known = 0
         self.written = 0
-        self.changed: list[str] = []
+        self._differences: list[str] = []
         self._stored: dict[str, StoredId] = {}
-        self._ordinals = dict[str, int]()
         self._rewound: set[str] = set()
 
-    async def run(self) -> None:
-        """Append the missing messages, or with `dry_run` count them; an InvalidInputError before anything is written.
+    async def run(self) -> list[str]:
+        """Append the missing messages, or with `dry_run` count them; return differences from the source.
 
-        After a MessageRewoundError, import the record again: another import rewound messages of this one.
+        Raises:
+            InvalidInputError: The record does not continue the log; nothing was written.
+            TailMoved: Another writer appended meanwhile; import the record again.
         """
+        try:
+            await self._run()
+        except (ConflictError, InvalidInputError) as error:
+            if await self._log.has_moved():
+                raise TailMoved from error
+            if isinstance(error, MessageRewoundError):
+                raise InvalidInputError(
+                    "some of its messages were rewound, but not in the source; "
+                    "it was left unchanged"
+                ) from error
+            raise
+        return self._differences
+
+    async def _run(self) -> None:
         self.known, stored = await self._look()
         if self._dry_run:
             self.written = len(self._messages) - self.known
@@ -331,7 +354,7 @@ class _ConversationImport:
         await self._describe()
         await self._annotate()
         if known:
-            self.changed += await differences(
+            self._differences += await differences(
                 self._chat, self._log, self._record, known, self._stored
             )
 
@@ -356,7 +379,7 @@ class _ConversationImport:
     async def _stored_counts(self) -> tuple[int, int]:
         """Return the numbers of entries and messages that are stored."""
         try:
-            end = await self._log.snapshot()
+            end = await self._log.look()
         except NotSetUpError:
             if not self._dry_run:
                 raise
@@ -398,8 +421,8 @@ class _ConversationImport:
     async def _write(self, stored: int) -> None:
         """Append the missing messages batch by batch. A rewind after a batch is repeated before the next one."""
         done = 0
-        if self._record.items and not self._messages:
-            await self._chat.append([placed.item for placed in self._record.items])
+        if not self._messages:
+            await self._append_items(await missing_items(self._log, self._record))
         await self._append_facts(self._facts[0], after=0, is_known=stored > 0)
         for batch in batches_of(self._record, self._messages):
             new = batch.messages[max(0, self.known - done) :]
@@ -423,30 +446,19 @@ class _ConversationImport:
             await self._append_late_items(batch)
 
     async def _make_changes(self, batch: Batch, *, is_known: bool) -> None:
-        """Make the changes after a batch; with `is_known` those that the log lacks.
-
-        Nothing is made if the log goes on after the batch: another import of the record is ahead.
-        """
-        changes = self._changes[batch.messages[-1].position]
-        end = await self._log.snapshot() if changes else None
-        if end is None:
-            return
-        last = self._last_stored(batch)
-        if end.messages > last:
-            return
+        """Make the changes after a batch; with `is_known` those that the log lacks."""
+        last = batch.messages[-1]
+        changes = self._changes[last.position]
         stored = list[LogChange]()
-        if is_known:
-            stored = [change for change in await self._log.changes(end) if change.ordinal == last]
+        end = await self._log.snapshot() if changes and is_known else None
+        if end is not None:
+            ordinal = self._stored[last.id].ordinal
+            stored = [each for each in await self._log.changes(end) if each.ordinal == ordinal]
         for change in changes:
             is_made = change.has_messages if not is_known else _removed_from(stored, change)
             if not is_made:
                 with as_of(change.at):
                     await self._log.make_change(change)
-
-    def _last_stored(self, batch: Batch) -> int:
-        """Return the ordinal of the last message of a batch, which is stored."""
-        last = batch.messages[-1].id
-        return self._ordinals[last] if last in self._ordinals else self._stored[last].ordinal
 
     async def _append_facts_after(self, batch: Batch, *, is_known: bool) -> None:
         """Append the facts after a batch; with `is_known` those that the log lacks."""
@@ -479,10 +491,14 @@ class _ConversationImport:
         ]
 
     async def _append_late_items(self, batch: Batch) -> None:
-        late = await items_at_end(self._log, self._record, batch)
-        if late:
-            with as_of(batch.at):
-                await self._chat.append(late)
+        with as_of(batch.at):
+            await self._append_items(await items_at_end(self._log, self._record, batch))
+
+    async def _append_items(self, items: Sequence[PlacedItem]) -> None:
+        """Append items that the log lacks after its last message."""
+        if items:
+            placed = [item._replace(position=0) for item in items]
+            await self._log.append((), items=placed)
 
     async def _append_batch(self, batch: Batch, new: Sequence[ReadyMessage]) -> None:
         """Append the messages of a batch that are new, which are its last ones."""
@@ -529,7 +545,6 @@ class _ConversationImport:
             await self._append(messages[half:], at, change, items_after(items, half))
             return
         self.written += receipt.written
-        self._ordinals[messages[-1].id] = receipt.last
         self._note_numbers(receipt)
 
     def _facts_of(self, messages: Sequence[ReadyMessage]) -> list[ArchivedFact]:
@@ -556,7 +571,7 @@ class _ConversationImport:
                     f"{old} is {new} now" for old, new in list(numbers.items())[:_SHOWN]
                 )
                 more = f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
-                self.changed.append(
+                self._differences.append(
                     f"message {id_!r} has source ids that are already in use: {shown}{more}"
                 )
 
@@ -567,7 +582,7 @@ class _ConversationImport:
         ready = messages_between(self._messages, batch.rewind_from, batch.messages[-1].position)
         if first := next((message.id for message in ready if message.id not in self._rewound), ""):
             with as_of(batch.at):
-                await self._chat.rewind(before_id=first)
+                await self._log.rewind(first)
 
     async def _check_sources(self) -> None:
         """Report sources whose ids differ from the record, because answers cite them."""
@@ -578,7 +593,9 @@ class _ConversationImport:
             known = ready.item.sources
             numbers = stored[ready.id].sources if ready.id in stored else known
             if numbers != known:
-                self.changed.append(f"{where}: its sources were {known}, now {numbers or 'none'}")
+                self._differences.append(
+                    f"{where}: its sources were {known}, now {numbers or 'none'}"
+                )
 
     async def _describe(self) -> None:
         """Set title, metadata and state, unless the conversation already has them, and date it by its last message."""
@@ -594,7 +611,7 @@ class _ConversationImport:
         try:
             await self._chat.state.update(dict(self._record.state))
         except InvalidInputError as error:  # its messages are stored
-            self.changed.append(f"its state is left out: {error}")
+            self._differences.append(f"its state is left out: {error}")
 
     async def _restore_title(self) -> None:
         record = self._record
@@ -617,7 +634,7 @@ class _ConversationImport:
         try:
             await self._chat.update(title=title, metadata=metadata)
         except InvalidInputError as error:
-            self.changed.append(f"its title and metadata are left out: {error}")
+            self._differences.append(f"its title and metadata are left out: {error}")
             await self._chat.update()
 
     async def _annotate(self) -> None:
@@ -635,7 +652,7 @@ class _ConversationImport:
                 try:
                     await self._chat.annotate(message.id, **new)
                 except InvalidInputError as error:
-                    self.changed.append(
+                    self._differences.append(
                         f"{message.item.where}: its annotations are left out: {error}"
                     )
 

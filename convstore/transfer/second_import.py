@@ -13,7 +13,7 @@ from convstore import Conversation
 from convstore.integration import ConversationLog
 from convstore.transfer.prepare import Batch, ReadyMessage
 from convstore.transfer.records import ConversationRecord
-from convstore.values.log_records import LogChange, LogItem, PlacedItem, StoredId
+from convstore.values.log_records import LogChange, PlacedItem, StoredId
 from convstore.values.plain import counted
 from convstore.values.ranges import has, joined
 
@@ -28,12 +28,10 @@ async def missing_items(log: ConversationLog, record: ConversationRecord) -> lis
 
 async def items_at_end(
     log: ConversationLog, record: ConversationRecord, batch: Batch
-) -> list[LogItem]:
+) -> list[PlacedItem]:
     """Return the items that the log lacks after its last message, which is the last one of a batch."""
     following = {placed.item.id for placed in batch.items if placed.position == len(batch.messages)}
-    return [
-        placed.item for placed in await missing_items(log, record) if placed.item.id in following
-    ]
+    return [placed for placed in await missing_items(log, record) if placed.item.id in following]
 
 
 async def rewound_ids(

@@ -7,8 +7,10 @@ newest one that took it away.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
+from convstore.append.condition import ANYWHERE, Condition
 from convstore.append.rewinder import PlannedChange, Rewinder
 from convstore.exceptions import InvalidInputError, MessageRewoundError, UnknownMessageError
 from convstore.log.entry import Entry, Totals
@@ -63,8 +65,10 @@ class Activator:
         self._reader = reader
         self._rewinder = rewinder
 
-    async def activate(self, scope: Scope, turn_id: str, variant: str) -> None:
-        """Make a variant active with all that followed it; see `Conversation.activate`.
+    async def activate(
+        self, scope: Scope, turn_id: str, variant: str, condition: Condition = ANYWHERE
+    ) -> Totals:
+        """Make a variant active with all that followed it; see `Conversation.activate`. Return the end of the log.
 
         Two round trips: what the log says of the place, and the entry. One more for what that does not tell of the log
         as of then, for an edited question, for a variant that left long ago, in a log that had summaries, and if
@@ -73,7 +77,9 @@ class Activator:
         cached = await self._reader.find(scope)
         if cached is None:
             raise UnknownMessageError(turn_id, begins_turn=True)
-        await self._rewinder.append(cached, lambda: self._planned(cached, turn_id, variant))
+        plan = partial(self._planned, cached, turn_id, variant)
+        _, end = await self._rewinder.append(cached, plan, condition)
+        return end
 
     async def _planned(
         self, cached: CachedConversation, turn_id: str, variant: str

@@ -174,8 +174,10 @@ class Variants:
             instead_of = event.first_turn
         return await self.read(scope, event.turn, VariantRequest(event.variant, instead_of))
 
-    async def begin(self, scope: Scope, turn_id: str, asked: VariantRequest) -> FoundTurn | None:
-        """Append the first entry of a variant; None if the log has it already.
+    async def begin(
+        self, scope: Scope, turn_id: str, asked: VariantRequest, *, after: Totals | None = None
+    ) -> FoundTurn | None:
+        """Append the first entry of a variant, directly after this one if it is given; None if the log has it already.
 
         Raises:
             UnknownMessageError: The turn to answer or to replace is not in the log, or not active.
@@ -186,7 +188,7 @@ class Variants:
         cached = await self._reader.find(scope)
         if cached is None:
             raise UnknownMessageError(asked.instead_of or turn_id, begins_turn=True)
-        log = await self._reader.snapshot(cached, cached.tail)
+        log = await self._reader.snapshot(cached, after or cached.tail)
         place, entries = await self._place_and_variant(
             log, asked.instead_of or turn_id, asked.variant
         )

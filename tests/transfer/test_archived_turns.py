@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from properties import sampled
+from pymongo.asynchronous.database import AsyncDatabase
 
 from convstore import Conversation, ConversationStore
 from convstore.conversation.turn import TurnSession
@@ -210,6 +211,30 @@ async def test_every_reader_says_the_same_of_an_import(seed: int, tmp_path: Path
                         await chat.activate((await chat.variants(asked))[0])
             await compare(life.chat, copy, life.questions)
             assert (await copy.store.verify()).findings == ()
+
+
+async def test_two_imports_at_once_make_each_change_once(
+    database: AsyncDatabase[dict[str, Any]], tmp_path: Path, scope: dict[str, str]
+) -> None:
+    """Two processes import one archive: what they make together is what it has, and neither reports a problem."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        life = Life(store.conversation(**scope), 1)
+        await life.live(14)
+        await export_conversations(store, (written := io.BytesIO()).write)
+    path = tmp_path / "archive.jsonl"
+    await asyncio.to_thread(path.write_bytes, written.getvalue())
+    stores = [ConversationStore(database), ConversationStore(database)]
+    reports = await asyncio.gather(
+        *(import_conversations(each, read_file(path)) for each in stores)
+    )
+    assert [report.problems for report in reports] == [[], []]
+    end = [message async for message in stores[0].conversation(**scope).messages(rewound=True)]
+    assert sum(report.messages for report in reports) == len(end)
+    await export_conversations(stores[0], (again := io.BytesIO()).write, scope=scope)
+    assert again.getvalue() == written.getvalue()
+    for each in stores:
+        await each.close()
 
 
 async def compare(chat: Conversation, copy: Conversation, questions: list[str]) -> None:
