@@ -115,6 +115,7 @@ def _read(value: Any, *, index: int) -> list[Any]:
         return [value]
     kind = value.get("type")
     content = value.get("content")
+    _check_is_reply(value, index=index)
     whole = value.get("object")
     if isinstance(whole, str) and whole in _WHOLE and "role" not in value:
         return [_from_response(value, whole, index=index)]
@@ -125,6 +126,22 @@ def _read(value: Any, *, index: int) -> list[Any]:
     if not isinstance(content, list):
         return [value]
     return _from_blocks(value, content, index=index)
+
+
+def _check_is_reply(value: Mapping[str, Any], *, index: int) -> None:
+    """Raise an UnfinishedReplyError for what a provider or a gateway answers in place of a reply that failed.
+
+    >>> _check_is_reply({"error": {"message": "Rate limit"}}, index=0)
+    Traceback (most recent call last):
+    ...
+    convstore.exceptions.UnfinishedReplyError: message 0, field 'error': the reply is not finished (the provider or a \
+gateway answered with an error), so it was not appended; ask the model again, or append the reply once it is complete
+    """
+    is_message = "role" in value or value.get("type") not in (None, "error")
+    if value.get("error") and not is_message:
+        raise UnfinishedReplyError(
+            "the provider or a gateway answered with an error", index=index, field="error"
+        )
 
 
 def _without_envelope(value: Mapping[str, Any]) -> _Fields:

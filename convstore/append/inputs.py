@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import isawaitable
 from itertools import filterfalse, starmap
 from types import NoneType
 from typing import Any, TypeAlias, cast
@@ -194,9 +195,8 @@ def items_of(batch: Any) -> list[Item]:
         batch = [batch]
     # A str iterates over characters and a pydantic model over pairs: the caller meant neither.
     if isinstance(batch, str | bytes | bytearray | BaseModel) or not isinstance(batch, Iterable):
-        raise InvalidMessageError(
-            f"a batch cannot be {type_name(batch)}; pass {_WANTED}, or a list of them"
-        )
+        advice = "await it first" if isawaitable(batch) else f"pass {_WANTED}, or a list of them"
+        raise InvalidMessageError(f"a batch cannot be {type_name(batch)}; {advice}")
     items = list(batch)
     if not items:
         raise InvalidMessageError(f"the batch is empty; pass {_WANTED}, or do not append")
@@ -322,7 +322,13 @@ def _from_dict(raw: Mapping[str, object], *, index: int) -> BaseMessage:
     fields.pop("id", None)
     role = fields.pop("role", None)
     if not isinstance(role, str) or role not in _CLASS_OF_ROLE:
-        problem = f"must be one of {', '.join(_CLASS_OF_ROLE)}, not {abbreviated(role)}"
+        roles = ", ".join(_CLASS_OF_ROLE)
+        problem = f"must be one of {roles}, not {abbreviated(role)}"
+        if role is None:
+            problem = (
+                f"is missing; a message has one of {roles}, and a whole reply in place of it "
+                "'object': 'chat.completion' or 'object': 'response'"
+            )
         raise InvalidMessageError(problem, index=index, field="role")
     if needed := _NEEDED_TEXT.get(_CLASS_OF_ROLE[role]):
         check_text(fields.get(needed), field=needed, index=index)

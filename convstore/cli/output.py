@@ -20,13 +20,12 @@ from rich.console import Console
 from rich.table import Table
 
 from convstore.cli.invocation import pip_name
-from convstore.exceptions import ConvstoreError, MissingExtraError, StoreUnavailableError
+from convstore.exceptions import ConvstoreError, MissingExtraError
 from convstore.values.addresses import without_addresses
 
 FOUND = 3
 """Exit code if a check was complete and found what stays wrong; 1 means that the check failed."""
 
-_UNAVAILABLE = "Check that the server runs and that the address is right"
 _LONGEST_ERROR = 600
 _KINDS = {
     "entries": "log documents",
@@ -209,6 +208,5 @@ def compact(number: float) -> str:
 
 def _line(error: ConvstoreError) -> str:
     text = short(without_addresses(str(error)), maximum=_LONGEST_ERROR)
-    if isinstance(error, MissingExtraError):
-        return text.replace("run: pip ", f"run: {pip_name()} ")
-    return f"{text}. {_UNAVAILABLE}" if isinstance(error, StoreUnavailableError) else text
+    is_extra = isinstance(error, MissingExtraError)
+    return text.replace("run: pip ", f"run: {pip_name()} ") if is_extra else text

@@ -122,7 +122,9 @@ async def _source_answer(chat: Conversation, number: int, *, full: bool) -> Answ
     from convstore.edges import with_source  # noqa: PLC0415 - loads the database driver
 
     if not (found := await with_source(chat, number)):
-        raise InvalidInputError(f"the conversation has no source {number}")
+        raise InvalidInputError(
+            f"there is no source {number}; `convstore show` names them in stubs"
+        )
     [record] = await found[0].get_tool_messages([found[1]])
     source = next(source for source in record.sources if source.source_id == number)
     return Answer(source.model_dump, partial(_print_source, source=source, full=full), is_long=True)
@@ -225,7 +227,7 @@ async def _with_scope(store: ConversationStore, scope: dict[str, str]) -> Conver
     alike = await store.list_conversations(limit=1, everything=not known, **known)
     if not alike.conversations:
         raise InvalidInputError(
-            "no conversation has these scope values; `convstore list` lists all"
+            "no conversation has these scope values (an argument each); `convstore list` has all"
         )
     values = shlex.join(
         part for key, value in known.items() for part in ("--scope", f"{key}={value}")
@@ -280,7 +282,10 @@ async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
     if not found:
         newest = await chat.list_messages(limit=1, rewound=True)
         last = newest[0].ordinal if newest else 0
-        raise InvalidInputError(f"the conversation has {counted(last, 'message')}, not {ordinal}")
+        raise InvalidInputError(
+            f"the conversation has {counted(last, 'message')}, not {ordinal}; "
+            "`convstore show` prints their numbers"
+        )
     [message] = found
     if message.stamp and message.ordinal == ordinal:
         return message.stamp

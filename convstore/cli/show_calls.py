@@ -43,12 +43,18 @@ async def calls_answer(chat: Conversation, *, limit: int, before: int | None) ->
     views = _Views(chat)
     rows = [await _with_held(views, calls, call) for call in shown]
     conversation = await row_of(chat)
+    is_prompt_known = any(call.stamp and call.stamp.beside.digest for call in shown if call)
 
     def document() -> dict[str, Any]:
-        calls = [row._asdict() for row in rows]
-        return {"conversation": document_of(conversation), "calls": calls}
+        return {
+            "conversation": document_of(conversation),
+            "is_prompt_known": is_prompt_known,
+            "calls": [row._asdict() for row in rows],
+        }
 
-    printed = partial(_print_calls, conversation=conversation, rows=rows)
+    printed = partial(
+        _print_calls, conversation=conversation, rows=rows, is_prompt_known=is_prompt_known
+    )
     return Answer(document, printed, is_long=True)
 
 
@@ -131,7 +137,11 @@ async def _with_held(views: _Views, calls: Calls, call: StoredMessage | None) ->
     return row._replace(cache="broken", cause=kept.cause, held=held)
 
 
-def _print_calls(console: Console, *, conversation: ListRow, rows: Sequence[_Call]) -> None:
+def _print_calls(
+    console: Console, *, conversation: ListRow, rows: Sequence[_Call], is_prompt_known: bool
+) -> None:
+    from convstore.values.explanations import PROMPT_UNKNOWN  # noqa: PLC0415 - loads pydantic
+
     print_totals(console, conversation)
     table = new_table("call", "tokens", "held", "prompt cache", numbers=("tokens", "held"))
     for row in rows:
@@ -142,6 +152,8 @@ def _print_calls(console: Console, *, conversation: ListRow, rows: Sequence[_Cal
         if row.is_rewound:
             cache = f"rewound or replaced since; {cache}"
         table.add_row(name, size, held, cache)
+    if not is_prompt_known:
+        console.print(f"{PROMPT_UNKNOWN}\n", soft_wrap=True)
     console.print(table)
 
 

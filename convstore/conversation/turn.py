@@ -349,12 +349,13 @@ class TurnSession:
             call: One of `open_calls`.
             content: What the tool returned for the model: a text, a list of content blocks, or a value, which becomes
                 JSON.
-            sources: What the tool found: a list of LangChain documents, texts, ``(text, metadata)`` pairs, or dicts
-                with a text, a title or an address. They get numbers of the conversation. A content that shows every
-                source gets the numbers in its text; below any other, the model sees each source as ``[number] title
-                (address)`` above its text. One command more. None numbers the sources in content and artifact if these
-                say that they are sources: documents, ``search_result`` blocks, responses of known search services, and
-                texts that count them; () leaves all as it is, but an empty content becomes "No results."
+            sources: What the tool found: at most 1,000 LangChain documents, texts, ``(text, metadata)`` pairs, or
+                dicts with a text, a title or an address; more are refused. They get numbers of the conversation. A
+                content that shows every source gets the numbers in its text; below any other, the model sees each
+                source as ``[number] title (address)`` above its text. One command more. None numbers the sources in
+                content and artifact if these say that they are sources: documents, ``search_result`` blocks, responses
+                of known search services, and texts that count them; () leaves all as it is, but an empty content
+                becomes "No results."
             artifact: A value that the model does not see. With sources, the message's artifact is
                 ``{"sources": [...], "artifact": artifact}``.
             error: True if the tool failed, and `content` says why; it has no sources then.

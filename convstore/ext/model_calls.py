@@ -19,6 +19,7 @@ from convstore.messages.tool_calls import calls_of
 from convstore.types import PastView, StoredMessage
 from convstore.values.stamps import (
     ANOTHER_MODEL,
+    ANOTHER_POLICY,
     MESSAGES_CHANGED,
     NOTHING_HELD,
     TURNS_LEFT_OUT,
@@ -39,7 +40,7 @@ class ToolCall:
     has_failed: bool = False
 
 
-UNEXPECTED = frozenset({"another policy", "summary set aside", *NOTHING_HELD})
+UNEXPECTED = frozenset({ANOTHER_POLICY, "summary set aside", *NOTHING_HELD})
 """Causes of a lost cache that no rule of views brings about, but the application."""
 
 

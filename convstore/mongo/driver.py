@@ -374,8 +374,10 @@ def _ours(error: BaseException) -> StoreError | None:  # noqa: PLR0911 - one for
     """Return our error for one of the driver or of a time limit; None for any other."""
     if isinstance(error, ConnectionFailure | ExecutionTimeout | WTimeoutError | TimeoutError):
         reason = reason_of(error) or f"no answer in {duration(COMMAND_SECONDS)}"
-        text = f"MongoDB cannot be reached or did not answer in time: {reason}{_dns_hint(reason)}"
-        return StoreUnavailableError(text)
+        return StoreUnavailableError(
+            "MongoDB cannot be reached or did not answer in time; check that it runs and that the "
+            f"address is right, then repeat the call: {reason}{_dns_hint(reason)}"
+        )
     if isinstance(error, InvalidOperation):
         return StoreClosedError(
             f"the MongoDB client of this store is closed or was taken over ({error}); "

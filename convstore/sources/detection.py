@@ -155,7 +155,8 @@ def given_sources(values: Any) -> FoundSources:
     if type(values) not in (list, tuple) or len(values) > MAX_SOURCES:
         given = f"{len(values):,} items" if type(values) in (list, tuple) else type(values).__name__
         raise InvalidInputError(
-            f"sources must be a list of at most {MAX_SOURCES:,} sources, not {given}"
+            f"sources must be a list of at most {MAX_SOURCES:,} sources, not {given}; "
+            "pass the best of them, or data as artifact="
         )
     found = [
         _of_block(value) if is_block(value) else retrieved(value) or retrieved_text(value)

@@ -79,6 +79,12 @@ MISSING_RESULT: Mapping[str, tuple[str, str]] = {
 }
 """Label and explanation of a missing result in the newest turn, by the status of this turn."""
 
+PROMPT_UNKNOWN = (
+    "The system prompt and the tools of these calls are not known: "
+    "a change of them breaks the cache, too, and is not shown here."
+)
+"""Said where no stamp has a digest of them, as in loops of one's own and in graphs without the middleware."""
+
 _LIMITS = {
     "max_tokens": (
         "to keep the view within its budget of {:,} tokens; old turns leave in few large steps, "

@@ -33,6 +33,8 @@ ANOTHER_MODEL = "another model"
 """Cause of a lost prompt cache that no view shows: each model has a cache of its own."""
 NOTHING_HELD = frozenset({PROMPT_CHANGED, ANOTHER_MODEL})
 """Causes of a lost prompt cache with which not even the beginning of the messages held."""
+ANOTHER_POLICY = "another policy"
+"""Cause of a lost prompt cache: the options of the view are others."""
 MESSAGES_CHANGED = "earlier messages changed"
 """Cause of a lost prompt cache that no stamp shows: messages of the view before have another form."""
 TURNS_LEFT_OUT = "turns left out"
@@ -174,7 +176,7 @@ def break_between(before: ViewStamp | None, after: ViewStamp | None) -> str:
         PROMPT_CHANGED: len(prompts) == 2 and "" not in prompts,
         "summary made": before.summary != after.summary != "",
         "summary set aside": before.summary != after.summary,
-        "another policy": before.policy != after.policy,
+        ANOTHER_POLICY: before.policy != after.policy,
         TURNS_LEFT_OUT: _has_left_turns_out(before, after),
         "earlier turns shown again": 0 < new.start < old.start,
         "older steps left out": after.left_out_steps > before.left_out_steps,

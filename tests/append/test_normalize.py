@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import gzip
 import itertools
@@ -368,6 +369,18 @@ def test_ids_are_set_on_the_callers_messages() -> None:
     first = [message.id for message in normalize_messages(batch, new_id=numbered())]
     assert first == ["new-0", "mine"]
     assert [message.id for message in normalize_messages(batch)] == first
+
+
+def test_errors_say_what_a_reply_lacks() -> None:
+    """A dict of a whole completion without its `object`, and the coroutine of a call that was not awaited."""
+    choice = {"message": {"role": "assistant", "content": "Fish."}}
+    error = refusal({"choices": [choice]})
+    assert error.field == "role"
+    assert "is missing; a message has one of system, " in str(error)
+    assert "'object': 'chat.completion' or 'object': 'response'" in str(error)
+    reply = asyncio.sleep(0)
+    assert str(refusal(reply)) == "a batch cannot be a value of type coroutine; await it first"
+    reply.close()
 
 
 @each_case(

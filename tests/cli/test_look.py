@@ -350,7 +350,7 @@ def test_a_source_is_shown_whole(uri: Any) -> None:
     missing = convstore("show", *ADA, "--uri", uri, "--source", "99")
     assert (missing.exit_code, missing.stderr) == (
         1,
-        "convstore: the conversation has no source 99\n",
+        "convstore: there is no source 99; `convstore show` names them in stubs\n",
     )
     both = convstore("show", *ADA, "--uri", uri, "--source", "3", "--view")
     assert both.exit_code == 2
@@ -362,8 +362,9 @@ def test_a_source_is_shown_whole(uri: Any) -> None:
     [
         (
             ["user_id=nobody", "thread_id=one"],
-            "no conversation has these scope values; `convstore list`",
+            "no conversation has these scope values, (an argument each); `conv",
         ),
+        (["user_id=ada thread_id=one"], "scope values (an argument each)"),
         (["user_id=ada"], "`convstore list --scope user_id=ada` lists"),
         (["99"], "the list has 3 rows, not 99"),
         (["99999"], "the list has 3 rows, not 99999"),

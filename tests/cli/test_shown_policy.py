@@ -15,6 +15,7 @@ from test_inspect import browsed
 
 from convstore import ConversationStore, HistoryPolicy
 from convstore.cli.options import read_policy
+from convstore.values.stamps import RequestParts
 
 ADA = ("user_id=ada", "thread_id=one")
 SMALL = HistoryPolicy(max_tokens=300, stub_tools="never")
@@ -84,7 +85,28 @@ def test_what_broke_the_prompt_cache_is_said_for_each_call(uri: str) -> None:
         assert row.rstrip().endswith(f"broken: {call['cause']}" if call["cause"] else "held")
     eve = json.loads(shown("show", "user_id=eve", "thread_id=one", "--uri", uri, "--why", "--json"))
     assert [call["cache"] for call in eve["calls"]] == ["first call", "not known", "not known"]
+    assert "The system prompt and the tools of these calls are not known" in text
+    assert eve["is_prompt_known"] is False
     assert convstore("show", *ADA, "--uri", uri, "--why", "--view").exit_code == 2
+
+
+def test_calls_whose_prompt_is_known_are_not_said_to_lack_it(server_uri: str) -> None:
+    """Their stamps have its digest, as those of the middleware do."""
+
+    async def fill(address: str) -> None:
+        async with await ConversationStore.connect(address) as store:
+            await store.setup()
+            chat = store.conversation(user_id="ada", thread_id="one")
+            await chat.append(HumanMessage("Q?"))
+            stamp = (await chat.load_history()).stamp
+            known = stamp.model_copy(update={"beside": RequestParts("digest", 90, 20)})
+            await chat.append(AIMessage("A."), stamp=known)
+
+    with emptied_address(server_uri) as address:
+        asyncio.run(fill(address))
+        assert "not known" not in shown("show", *ADA, "--uri", address, "--why")
+        found = json.loads(shown("show", *ADA, "--uri", address, "--why", "--json"))
+        assert found["is_prompt_known"] is True
 
 
 def test_a_moment_without_a_stamp_has_the_same_policy(uri: str) -> None:

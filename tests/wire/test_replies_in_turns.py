@@ -85,6 +85,8 @@ async def take(turn: Any, reply: Any) -> None:
 _TEXT_DELTA = {"type": "response.output_text.delta", "output_index": 0, "delta": "Half"}
 _ERROR = {"code": "server_error", "message": "secret"}
 UNFINISHED: dict[str, Any] = {
+    "an error of a gateway": {"error": {"message": "secret", "code": 429}, "user_id": "u"},
+    "Anthropic: an error": {"type": "error", "error": {"type": "overloaded_error"}},
     "chat: cut": [chunk({"content": "Half"})],
     "chat: error": [chunk({"content": "Half"}), {"error": _ERROR}],
     "chat: error with a reason": [chunk({"content": "Half"}, "error", error=_ERROR)],

@@ -19,6 +19,7 @@ from convstore.ext.inspector.rendering import number_in, what_if_in
 from convstore.ext.inspector.text import clip, sent_text
 from convstore.ext.sums import by_tool, names_of_results, read_back_in
 from convstore.types import StoredMessage
+from convstore.values.explanations import PROMPT_UNKNOWN
 from convstore.values.stamps import RequestParts
 
 _SENT_BYTES = 50_000
@@ -101,6 +102,8 @@ async def changes_page(request: Request, chat: Conversation) -> Response:
     ordinals = (before.ordinals() if before else {}) | view.ordinals()
     cut_by = "" if what_if_in(request) else calls.cut_by(calls.moment)
     changes = changes_between(before, view, calls.has_ended, cut_by) if before else None
+    stamps = (calls.stamp_of(calls.moment), compared.stamp if compared else None)
+    is_prompt_known = any(stamp and stamp.beside.digest for stamp in stamps)
     return await render_call(
         request,
         chat,
@@ -110,6 +113,7 @@ async def changes_page(request: Request, chat: Conversation) -> Response:
         compared=compared,
         before=before,
         changes=changes,
+        prompt_unknown="" if is_prompt_known else PROMPT_UNKNOWN,
         ordinals=ordinals,
         said=(before.said if before else {}) | view.said,
         id=id,

@@ -15,7 +15,13 @@ from convstore.ext.model_calls import alike, form_of, kept_between, same_beginni
 from convstore.messages.provenance import kind_of
 from convstore.types import PastView, ViewReason
 from convstore.values.explanations import STATES, limit_of
-from convstore.values.stamps import ANOTHER_MODEL, NOTHING_HELD, PROMPT_CHANGED, TURN_ENDED
+from convstore.values.stamps import (
+    ANOTHER_MODEL,
+    ANOTHER_POLICY,
+    NOTHING_HELD,
+    PROMPT_CHANGED,
+    TURN_ENDED,
+)
 
 _MAX_LINES = 60
 _NEAR = 80
@@ -101,6 +107,8 @@ def changes_between(
     cause = [*named, *others, "another summary or note stands before them"][0]
     if cut_by in NOTHING_HELD:
         cause = _UNSEEN_CAUSES[cut_by]
+    if cut_by == ANOTHER_POLICY:
+        cause = f"the policy was {before.policy} and is {after.policy}: {cause}"
     return Changes(
         same_tokens=sum(after.sizes[: kept.messages]),
         new_tokens=sum(line.tokens for line in lines if line.kind == "add"),

@@ -210,6 +210,13 @@ class View:
         pairs = zip(reversed(self._by_id), reversed(places), strict=False)
         return {} if self.history.report.moved else dict(pairs)
 
+    @property
+    def is_shortened(self) -> bool:
+        """True if it shows a message of the log in another form, or not at all."""
+        return any(
+            reason.state not in ("whole", "rewound") for reason in self.history.report.reasons
+        )
+
     def parts(self) -> dict[str, int]:
         """Return the tokens of each part of the view."""
         sums = dict.fromkeys(PARTS, 0)

@@ -18,7 +18,7 @@ from convstore.cli.demo.conversations import opened_demo
 from convstore.ext.inspector import EVERYTHING, inspector
 from convstore.testing.samples import new_id, rag_turn
 from convstore.types import ViewStamp
-from convstore.values.stamps import break_between
+from convstore.values.stamps import RequestParts, break_between
 
 SMALL = HistoryPolicy(max_tokens=400, stub_tools="never")
 
@@ -370,7 +370,41 @@ async def test_a_cache_that_the_application_lost_is_not_expected(
     here, client = await address(chat), browse()
     shown = text_in(await body(client, f"{here}?at=12"))
     assert re.search(r"cache broken: \d+ of \d+ tokens held; another policy", shown)
-    assert "as expected" not in await body(client, f"{here}/changes?at=12")
+    shown = text_in(await body(client, f"{here}/changes?at=12"))
+    assert "as expected" not in shown
+    policies = "max_tokens=400,stub_tools=never and is max_tokens=4000,media=never"
+    assert f"because the policy was {policies}: messages" in shown
+
+
+async def test_pages_say_that_prompt_and_tools_are_not_known(
+    store: ConversationStore, browse: Browse
+) -> None:
+    """In a loop of one's own a cache "held" although the prompt changed; with a digest in the stamp that is told."""
+    chat = await talk(store, SMALL, turns=2)
+    unknown, changes = "The system prompt and the tools of these calls are not", "/changes?at=6"
+    await chat.append(HumanMessage("And?"))
+    stamp = (await chat.load_history(SMALL)).stamp
+    known = stamp.model_copy(update={"beside": RequestParts("digest", 9, 2)})
+    await chat.append(AIMessage("So."), stamp=known)
+    here, client = await address(chat), browse()
+    assert unknown in text_in(await body(client, f"{here}/changes?at=4"))
+    assert unknown not in text_in(await body(client, f"{here}{changes}"))
+
+
+async def test_something_is_left_out_although_the_view_is_hardly_smaller(
+    store: ConversationStore, browse: Browse
+) -> None:
+    """Instead of short turns the model gets a note about them, which has as many tokens."""
+    chat = store.conversation(user_id="ada", thread_id="short")
+    await chat.append([HumanMessage("Hi"), AIMessage("Ha")])
+    await chat.append(HumanMessage("And?"))
+    history = await chat.load_history(HistoryPolicy(max_turns=1))
+    assert history.report.left_out_turns == 1
+    assert history.tokens >= history.report.tokens_before
+    await chat.append(AIMessage("So."), stamp=history.stamp)
+    shown = text_in(await body(browse(), f"{await address(chat)}?at=4"))
+    assert "0 % less than the" in shown
+    assert "nothing left out" not in shown
 
 
 @pytest.mark.slow
