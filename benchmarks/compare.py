@@ -232,7 +232,7 @@ def main() -> None:
     figures = asyncio.run(measure(options.turns))
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     machine += f", {datetime.now(UTC):%B %Y}"
-    print(f"medians of {_SAMPLES}; a turn is 4 messages and 22 KB; {machine}")
+    print(f"medians of {_SAMPLES}; a turn is 4 messages and 25 KB; {machine}")
     print("\n".join(table(figures, options.turns)))
     if options.chart:
         panels = {f"{name}, {unit}": figures[name] for name, unit in MEASURES.items()}

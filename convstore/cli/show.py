@@ -282,10 +282,7 @@ async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
     if not found:
         newest = await chat.list_messages(limit=1, rewound=True)
         last = newest[0].ordinal if newest else 0
-        raise InvalidInputError(
-            f"the conversation has {counted(last, 'message')}, not {ordinal}; "
-            "`convstore show` prints their numbers"
-        )
+        raise InvalidInputError(f"the conversation has {counted(last, 'message')}, not {ordinal}")
     [message] = found
     if message.stamp and message.ordinal == ordinal:
         return message.stamp
