@@ -362,7 +362,7 @@ def test_a_source_is_shown_whole(uri: Any) -> None:
     [
         (
             ["user_id=nobody", "thread_id=one"],
-            "no conversation has these scope values, (an argument each); `conv",
+            "no conversation has these scope values (an argument each); `conv",
         ),
         (["user_id=ada thread_id=one"], "scope values (an argument each)"),
         (["user_id=ada"], "`convstore list --scope user_id=ada` lists"),
