@@ -122,17 +122,30 @@ class Questions:
         async def write() -> Written:
             cached = await self._reader.find(scope)
             tail = (cached.tail or await self._reader.tail(cached)) if cached else Totals()
-            if cached and tail.calls and not tail.is_ended:
-                before = await self._waiting(cached, turn_id)
-                if before is not None:
-                    return await self._close_and_ask(scope, before, tail, question)
+            before = await self._waiting(cached, tail, turn_id) if cached else None
+            if before is not None:
+                return await self._close_and_ask(scope, before, tail, question)
             return await self._writer.append(scope, question, condition=Condition(tail))
 
         return await until_written(write, TailMoved)
 
-    async def _waiting(self, cached: CachedConversation, turn_id: str) -> TurnRecord | None:
+    async def close_before(self, cached: CachedConversation, turn_id: str) -> Totals:
+        """Append the results that `ask` does, for a run that appends its question itself; return the end of the log."""
+
+        async def write() -> Totals:
+            tail = cached.tail or await self._reader.tail(cached)
+            before = await self._waiting(cached, tail, turn_id)
+            if before is None:
+                return tail
+            return (await self._close_and_ask(cached.scope, before, tail, ())).totals
+
+        return await until_written(write, TailMoved)
+
+    async def _waiting(
+        self, cached: CachedConversation, tail: Totals, turn_id: str
+    ) -> TurnRecord | None:
         """Return the last turn if calls of it wait for a person; None if none does, or the log has the new turn."""
-        if await self._reader.messages_by_id(cached, [turn_id]):
+        if not tail.calls or tail.is_ended or await self._reader.messages_by_id(cached, [turn_id]):
             return None
         newest = await self._records.newest(cached.scope)
         return newest if newest and newest.undecided else None

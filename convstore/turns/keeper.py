@@ -117,7 +117,10 @@ class TurnKeeper:
         return held
 
     async def _enter_for_run(self, held: HeldTurn, *, is_new: bool) -> None:
-        """Read a turn as the log has it, or the end of the log if its question is to be appended."""
+        """Read a turn as the log has it, or the end of the log if its question is to be appended.
+
+        Calls that wait for a person then get their results, as from any other question.
+        """
         held.may_be_superseded = True
         if not is_new:
             with suppress(UnknownMessageError):
@@ -125,7 +128,7 @@ class TurnKeeper:
                 return
         cached = await self._reader.find(held.scope)
         if cached is not None:
-            held.tail = cached.tail or await self._reader.tail(cached)
+            held.tail = await self._questions.close_before(cached, held.record.turn_id)
 
     def _lease(self, turn_id: str, *, variant: str = "") -> TurnLease:
         return TurnLease(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.tools import tool
+from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command
@@ -19,6 +19,7 @@ from scripted_agents import ScriptedModel, calls, elsewhere, log_of
 from convstore import ConversationStore
 from convstore.exceptions import InvalidInputError, TurnClosedError
 from convstore.ext.langchain import ConversationMiddleware, resume_command, review
+from convstore.ext.langgraph import ConversationState, append_node, load_node, view_of
 from convstore.testing.fixtures import result_id_of
 
 VERDICTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -222,19 +223,20 @@ async def test_a_call_of_the_turn_is_not_decided_while_another_answer_waits(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("how", ["again", "command"])
 async def test_an_agent_in_a_tool_pauses_its_caller(
-    store: ConversationStore, scope: dict[str, str], is_lost: bool
+    store: ConversationStore, scope: dict[str, str], is_lost: bool, how: str
 ) -> None:
     """A call that waits in an inner agent's conversation pauses the caller, and the decision there resumes it.
 
-    Also if the checkpoint of the caller is lost.
+    The question of the caller is sent again, or the command of the inner turn; also if the checkpoint is lost.
     """
     inner = agent_of(store, None, calls("refund", euros=5), AIMessage("Paid."))
 
     @tool
-    async def helper(task: str = "") -> str:
+    async def helper(call_id: Annotated[str, InjectedToolCallId]) -> str:
         """Help."""
-        said = await inner.ainvoke({"messages": [HumanMessage(f"Pay {task}.", id="i1")]})
+        said = await inner.ainvoke({"messages": [HumanMessage("Pay.", id=call_id)]})
         return str(said["messages"][-1].text)
 
     own = ConversationMiddleware(store)
@@ -247,8 +249,10 @@ async def test_an_agent_in_a_tool_pauses_its_caller(
     await outers[0].ainvoke(ASKED, config)
     [info] = await chat.children()
     child = store.conversation(**info.scope)
-    await child.decide("i1", await result_id_of(child, "call_0"), "approve")
-    await outers[is_lost].ainvoke(await resume_command(child, "i1"), config)
+    await child.decide("call_0", await result_id_of(child, "call_0"), "approve")
+    assert await resume_command(chat, "r1") is None
+    given = ASKED if how == "again" else await resume_command(child, "call_0")
+    await outers[is_lost].ainvoke(given, config)
     assert [message.text for message in await log_of(chat)][2:] == ["Paid.", "Done."]
     assert [message.text for message in await log_of(child)][2:] == ["5 euros", "Paid."]
 
@@ -264,6 +268,34 @@ async def test_an_agent_that_is_started_again_asks_once_more(
     assert "__interrupt__" in await agent_of(store, saver).ainvoke(None, config)
     assert await database["log"].count_documents(query) == written
     await chat.append(HumanMessage("Never mind.", id="r2"))
+    with pytest.raises(TurnClosedError):
+        await chat.decide("r1", await result_id_of(chat, "call_0"), "approve")
+
+
+@pytest.mark.parametrize("door", ["agent", "graph"])
+async def test_another_question_of_a_run_closes_calls_that_wait(
+    store: ConversationStore, scope: dict[str, str], door: str
+) -> None:
+    """As one that enters the turn does: the log and the model read that the call was not decided."""
+    saver, config, chat = InMemorySaver(), {"configurable": scope}, store.conversation(**scope)
+    await agent_of(store, saver, calls("refund", euros=900)).ainvoke(ASKED, config)
+    shown = list[str]()
+
+    async def model(state: ConversationState) -> Any:
+        shown.extend(message.text for message in view_of(state))
+        return {"messages": [AIMessage("Fine.")]}
+
+    agent = agent_of(store, saver, AIMessage("Fine."))
+    if door == "graph":
+        graph = StateGraph(MessagesState).add_edge(START, "load")
+        nodes = {"load": load_node(store), "model": model, "append": append_node(store)}
+        agent = graph.add_sequence([*nodes.items()]).compile()
+    await agent.ainvoke({"messages": [HumanMessage("Never mind.", id="r2")]}, config)
+    not_decided = "Not decided: the user went on with another message."
+    log = [message.text for message in await log_of(chat)]
+    assert log == ["Refund me.", "", not_decided, "Never mind.", "Fine."]
+    if door == "graph":
+        assert shown == log[:-1]
     with pytest.raises(TurnClosedError):
         await chat.decide("r1", await result_id_of(chat, "call_0"), "approve")
 
