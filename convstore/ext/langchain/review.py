@@ -32,8 +32,9 @@ async def resume_command(chat: Conversation, turn_id: str) -> Command[Any] | Non
     """Return the command that resumes an agent with what persons decided about its calls.
 
     It has the decisions of all calls that the agent asked about, in their order, as `Conversation.decide` recorded
-    them. None if a call still waits, or if there is nothing to resume. Two or three commands. Within a session of the
-    turn, which another answer needs, it is that of the session, without a command.
+    them. None if a call still waits, or if there is nothing to resume: send the question again then, under its id. Two
+    or three commands. Within a session of the turn, which another answer needs, it is that of the session, without a
+    command.
 
     Args:
         chat: The conversation.
