@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import InvalidInputError, MessageRewoundError, TurnClosedError
 from convstore.ext.ui import ui_messages
+from convstore.integration import TurnAccess
 from convstore.testing.fixtures import result_id_of
 from convstore.transfer import export_conversations, import_conversations, read_file
 from convstore.types import Variant
@@ -269,3 +270,46 @@ async def test_variants_come_in_pages(store: ConversationStore) -> None:
     for wrong in ({"limit": 0}, {"limit": 201}, {"before_number": -1}):
         with pytest.raises(InvalidInputError):
             await chat.variants("q", **wrong)
+
+
+async def test_the_same_turns_live_in_two_scopes(store: ConversationStore) -> None:
+    """Each has its own answers, and its own place."""
+    chats = [store.conversation(user_id=name, thread_id="t") for name in ("ada", "bob", "eve")]
+    for count, chat in enumerate(chats, 2):
+        for number in range(count):
+            options = {"regenerate": f"k{number}"} if number else {"human": "Q"}
+            await asked(chat, "q", f"{chat.scope['user_id']} {number}", **options)
+    for count, chat in enumerate(chats, 2):
+        await chat.activate((await chat.variants("q"))[0])
+        assert (await chat.load_history()).messages[-1].text == f"{chat.scope['user_id']} 0"
+        assert active(await chat.variants("q")) == [(1, count)]
+    edited = store.conversation(user_id="max", thread_id="t")
+    await asked(edited, "p", "A", human="P")
+    await asked(edited, "q", "B", human="Q", instead_of="p")
+    for chat in (*chats, edited):
+        place = (await TurnAccess(chat).at_places(["q"]))["q"].place
+        assert place == ("p" if chat is edited else "q")
+
+
+async def test_the_same_calls_wait_in_two_scopes(store: ConversationStore) -> None:
+    """What was decided of one says nothing of the other, also where many entries are rewound."""
+    decided = store.conversation(user_id="ada", thread_id="t")
+    assert await _waiting(decided, decides=True) == 0
+    assert await _waiting(store.conversation(user_id="bob", thread_id="t"), decides=False) == 1
+
+
+async def _waiting(chat: Conversation, *, decides: bool) -> int:
+    """Let a call wait, perhaps decide about it, and rewind many entries; return how many calls wait then."""
+    call = {"name": "t", "args": {}, "id": "c"}
+    async with await chat.turn("r", human="R") as turn:
+        await turn.append(AIMessage("", id="r1", tool_calls=[call]))
+        [open_call] = turn.open_calls
+        await turn.wait_for(open_call)
+    for number in range(17):
+        await chat.append(SystemMessage("So.", id=f"s{number}"), turn="r")
+    if decides:
+        await chat.decide("r", open_call.result_id, "approve")
+    await chat.rewind(before_id="s0")
+    found = await chat.get_turn("r")
+    assert found is not None
+    return len(found.waiting_calls)
