@@ -97,12 +97,12 @@ class ChildContract:
             1,
             False,
         )
-        found = await outer.store.find_conversation(
-            nested.conversation_id, user_id=outer.scope["user_id"]
-        )
-        assert found is not None
-        assert found.scope == chats[2].scope
-        assert await outer.store.find_conversation(nested.conversation_id, user_id="eve") is None
+        for chat in chats:
+            id_ = (await chat.info()).conversation_id
+            found = await outer.store.find_conversation(id_, user_id=outer.scope["user_id"])
+            assert found is not None
+            assert found.scope == chat.scope
+            assert await outer.store.find_conversation(id_, user_id="eve") is None
 
     async def test_bad_ids_of_children_are_refused(self, outer: Conversation) -> None:
         """An operator instead of an id, or a path that no child has, never reaches a query."""

@@ -184,6 +184,17 @@ class TurnSessionContract:
         assert not await elsewhere.stop("r1")
         assert not await elsewhere.stop("r2")
 
+    async def test_a_stop_of_another_turn_stops_nothing(
+        self, chat: Conversation, elsewhere: Conversation
+    ) -> None:
+        """The turn in progress goes on to its answer."""
+        async with await chat.turn("r1", human="Do seals sleep?") as turn:
+            await turn.append(AIMessage("They do."))
+        async with await chat.turn("r2", human="And orcas?") as turn:
+            assert not await elsewhere.stop("r1")
+            await turn.append(AIMessage("They do."))
+        assert (await turn_of(chat, "r2")).over == "answered"
+
     async def test_an_answer_undoes_no_stop(
         self, chat: Conversation, elsewhere: Conversation, new_store: NewStore
     ) -> None:

@@ -10,9 +10,11 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.conversation import Conversation
+from convstore.conversation.turn import TurnSession
 from convstore.exceptions import (
     ContentConflictError,
     StoreUnavailableError,
+    TurnBusyError,
     TurnClosedError,
     TurnLostError,
 )
@@ -100,6 +102,24 @@ class TurnWriteContract:
             next_call(TurnLeases, "release", before=lambda: elsewhere.stop("r1"))
         async with await elsewhere.turn("r1") as again:
             assert (again.is_stopped, again.is_finished) == (True, True)
+
+    async def test_a_worker_that_leaves_late_keeps_the_lease_of_its_successor(
+        self, chat: Conversation, new_store: NewStore, next_call: NextCall
+    ) -> None:
+        """Its own may lapse, and be taken, after it looked for one last time."""
+        later = new_store(clock=ahead(31)).conversation(**chat.scope)
+        successors = list[TurnSession]()
+
+        async def take() -> None:
+            successors.append(await later.turn("r1"))
+
+        async with await chat.turn("r1", human="Do seals sleep?"):
+            next_call(TurnLeases, "release", before=take)
+        with pytest.raises(TurnBusyError):
+            await later.turn("r2", human="And orcas?")
+        async with successors[0] as turn:
+            await turn.append(AIMessage("They do."))
+        assert (await turn_of(later, "r1")).over == "answered"
 
     async def test_a_stop_is_no_error_where_the_session_is_left(
         self, hurried: Conversation, elsewhere: Conversation
