@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
+from convstore import ConversationStore
 from convstore.exceptions import StoreUnavailableError
+from convstore.integration import host_of
 from convstore.mongo.drafts import Draft, Drafts
 from convstore.turns.streaming import Drafting
 
@@ -97,3 +99,22 @@ async def test_a_reply_that_breaks_during_a_write_leaves_its_draft() -> None:
     await asyncio.wait({replying})
     assert (replying.cancelled(), drafts.begun) == (True, 1)
     assert await drafts.ended() == {"c": "They do"}
+
+
+async def test_only_the_worker_of_a_draft_changes_it() -> None:
+    """One whose turn was taken over, or that appended since, leaves the draft that is there; so does another scope."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        drafts = Drafts(host_of(store).driver)
+        now = Draft("r1", "owner", 2, "They")
+        await drafts.begin("c", now)
+        for old in (now._replace(owner="gone"), now._replace(after=1)):
+            await drafts.write("c", old._replace(text="Late"))
+            await drafts.drop("c", old)
+        await drafts.write("other", now._replace(text="Late"))
+        await drafts.drop("other", now)
+        assert await drafts.find("c") == now
+        assert await drafts.among(["other", "c"]) == {"c"}
+        assert await drafts.among(["other"]) == set()
+        await drafts.drop("c", now)
+        assert await drafts.find("c") is None
