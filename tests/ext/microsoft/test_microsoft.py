@@ -27,8 +27,6 @@ from convstore.ext.microsoft import ConvstoreHistoryProvider
 from convstore.ext.microsoft.messages import from_log
 from convstore.types import Dropped
 
-pytestmark = pytest.mark.slow
-
 
 class Scripted(FunctionInvocationLayer, BaseChatClient):
     """A chat client with written answers that keeps what it was shown."""
@@ -70,6 +68,7 @@ def dumped(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [message.to_dict() for message in messages]
 
 
+@pytest.mark.slow
 async def test_the_next_run_is_shown_stubs(store: ConversationStore, user: str) -> None:
     """The next run is shown the stored messages, with a long result as a stub that the tool can read again."""
     client = Scripted(
@@ -102,6 +101,7 @@ async def test_the_next_run_is_shown_stubs(store: ConversationStore, user: str) 
     assert models == [{"model_name": "gpt-5"}] * len(models)
 
 
+@pytest.mark.slow
 async def test_the_tool_reads_artifacts_back_if_the_provider_says_so(
     store: ConversationStore, user: str
 ) -> None:
@@ -156,6 +156,7 @@ EVERYTHING = [
 ]
 
 
+@pytest.mark.slow
 async def test_every_kind_of_content_comes_back(store: ConversationStore, user: str) -> None:
     """Files, reasoning, parallel and invalid calls, errors, hosted files, no content at all."""
     provider = ConvstoreHistoryProvider(store, user_id=user, view="all")
@@ -165,6 +166,7 @@ async def test_every_kind_of_content_comes_back(store: ConversationStore, user: 
     assert kinds == ["system", "human", "ai", *["tool"] * 4, "ai", "ai"]
 
 
+@pytest.mark.slow
 async def test_what_the_application_appended_is_shown_whole_or_named(
     store: ConversationStore, user: str
 ) -> None:
@@ -279,6 +281,7 @@ async def test_what_a_client_leaves_out_is_named(
     assert sorted(part.part for part in dropped) == sorted([*files_lost, *unsaid])
 
 
+@pytest.mark.slow
 async def test_a_repeated_save_writes_nothing(store: ConversationStore, user: str) -> None:
     """By the same objects, by those that were loaded, and by the id that a client gave its question."""
     provider = ConvstoreHistoryProvider(store, user_id=user, view="all")
@@ -296,6 +299,7 @@ async def test_a_repeated_save_writes_nothing(store: ConversationStore, user: st
         await provider.save_messages("s", [Message("user", ["Other"], message_id="request-1")])
 
 
+@pytest.mark.slow
 async def test_the_budget_of_the_view_counts(store: ConversationStore, user: str) -> None:
     """A note stands for turns that do not fit."""
     provider = ConvstoreHistoryProvider(store, user_id=user, policy=HistoryPolicy(max_tokens=1000))
@@ -308,6 +312,7 @@ async def test_the_budget_of_the_view_counts(store: ConversationStore, user: str
     assert "left out" in shown[0].text
 
 
+@pytest.mark.slow
 async def test_the_scope_may_come_from_the_session(store: ConversationStore, user: str) -> None:
     """Scope values that the constructor does not name come from the session's state. Without them a run is refused.
 
@@ -329,6 +334,7 @@ async def test_the_scope_may_come_from_the_session(store: ConversationStore, use
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", ["policy", "all"])
 async def test_each_view_of_a_run_follows_the_rules_of_its_model(
     store: ConversationStore, user: str, view: Any
@@ -351,6 +357,7 @@ async def test_each_view_of_a_run_follows_the_rules_of_its_model(
     assert dumped((await everything.get_messages("seals"))[:5]) == dumped(saved)
 
 
+@pytest.mark.slow
 def test_arguments_are_checked(store: ConversationStore) -> None:
     """An unknown scope key or kind of view is refused at once."""
     with pytest.raises(InvalidScopeError, match="scope keys"):
@@ -362,6 +369,7 @@ def test_arguments_are_checked(store: ConversationStore) -> None:
         ConvstoreHistoryProvider(store, view="all", artifact=wrong)
 
 
+@pytest.mark.slow
 def test_a_mark_that_a_client_sent_breaks_no_history() -> None:
     """A field of a message that looks like the adapter's is not trusted: the message is shown as any other."""
     kept: list[Any] = [2, {}, {"exact": "["}]
@@ -382,6 +390,7 @@ def test_a_mark_that_a_client_sent_breaks_no_history() -> None:
         assert [message.text for message in found] == ["Hi", "Ho"], mark
 
 
+@pytest.mark.slow
 async def test_calls_of_servers_that_repeat_ids_or_leave_them_empty(
     store: ConversationStore, user: str
 ) -> None:
@@ -403,6 +412,7 @@ async def test_calls_of_servers_that_repeat_ids_or_leave_them_empty(
     assert dumped(views[0]) == dumped(views[1])
 
 
+@pytest.mark.slow
 async def test_an_approval_without_text_is_no_question(store: ConversationStore, user: str) -> None:
     """It belongs to the turn that waits for it, and comes back as it was."""
     provider = ConvstoreHistoryProvider(store, user_id=user)
