@@ -289,8 +289,9 @@ def _print(
         report, more=f"{report_to} has them all" if report_to else "--report FILE keeps them all"
     )
     if report.is_complete:
+        what = "No conversation and no message" if report.changed else "Nothing"
         console.print(
-            "Nothing was left out." + (" Nothing was written: --dry-run." if dry_run else ""),
+            f"{what} was left out." + (" Nothing was written: --dry-run." if dry_run else ""),
             style="green",
         )
 

@@ -28,6 +28,8 @@ from convstore.values.addresses import without_addresses
 from convstore.values.scope import PATH, check_scope_keys
 
 _ID_KEYS = ("id", "conversation_id", "thread_id", "session_id")
+_KEPT = frozenset({"scope", "title", "metadata", *CREATED, *UPDATED})
+"""Fields of an object, besides its id and messages, that a conversation keeps."""
 
 _LINE_BYTES = 512 * 1024 * 1024
 """Longer lines are left out, because Python needs several times their size to parse them."""
@@ -208,6 +210,7 @@ def _record(path: Path, line: Line, where: str) -> ConversationRecord | BadRecor
         notes = _set_dates(items, value)
     title = _optional(value, "title", str, notes)
     metadata = _optional(value, "metadata", dict, notes)
+    others = [name for name, field in fields.items() if field and name not in _KEPT]
     return ConversationRecord(
         id=_id(value) or f"{path.name}:{line.number}",
         messages=items,
@@ -215,6 +218,7 @@ def _record(path: Path, line: Line, where: str) -> ConversationRecord | BadRecor
         fields={"file": path.name, "line": str(line.number), **fields},
         title=title,
         metadata=metadata or {},
+        other_fields=others,
         notes=notes,
     )
 

@@ -225,6 +225,13 @@ class _Import:
         scope = await self._scope(record)
         async with self.families[root_scope(scope)]:
             await self._import_into(self.store.conversation(**dict(scope)), record)
+        kept = {record.id, *dict(scope).values()}
+        others = [name for name in record.other_fields if str(record.fields[name]) not in kept]
+        if others:
+            names = ", ".join(others)
+            self._note(
+                "changed", record, f"left out: its fields {names}; put what you need into metadata"
+            )
 
     async def _import_into(self, chat: Conversation, record: ConversationRecord) -> None:
         messages, problems = await asyncio.to_thread(

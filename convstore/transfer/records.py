@@ -34,7 +34,8 @@ DAMAGED = (
 
 _MAX_REASON = 500
 _MAX_PROBLEMS = 1_000
-"""Number of problems that a report keeps; `on_problem` receives all of them."""
+"""Number of problems of each kind that a report keeps; `on_problem` receives all of them."""
+_COUNTERS = {"conversation": "left_out", "message": "messages_left_out", "changed": "changed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +144,7 @@ class ConversationRecord:
             unless `changes` make them.
         changes: In an export, what the log says besides messages of turns, variants and rewinds, in order.
         sources_through: Highest source id that was in use or reserved.
+        other_fields: Names of those `fields` that an import reports as left out, unless the id or the scope has them.
         notes: Parts of the source that an import cannot keep.
     """
 
@@ -159,6 +161,7 @@ class ConversationRecord:
     rewound: Sequence[tuple[int, int]] = ()
     changes: Sequence[LogChange] = ()
     sources_through: int = 0
+    other_fields: Sequence[str] = ()
     notes: Sequence[str] = ()
 
     @property
@@ -225,11 +228,10 @@ class _Report:
     changed: int = 0
 
     def note(self, problem: Problem) -> None:
-        """Count a problem, pass it to `on_problem`, and keep it if there is room."""
-        self.left_out += problem.what == "conversation"
-        self.messages_left_out += problem.what == "message"
-        self.changed += problem.what == "changed"
-        if len(self.problems) < _MAX_PROBLEMS:
+        """Count a problem, pass it to `on_problem`, and keep it if there is room for its kind."""
+        counter = _COUNTERS[problem.what]
+        setattr(self, counter, getattr(self, counter) + 1)
+        if getattr(self, counter) <= _MAX_PROBLEMS:
             self.problems.append(problem)
         self.on_problem(problem)
 
@@ -276,7 +278,7 @@ class ImportReport(_Report):
         left_out: Conversations that were not imported, or not completed.
         messages_left_out: Messages left out of imported conversations (``skip_messages``).
         changed: Differences from the source, such as a message with a new id.
-        problems: The first problems.
+        problems: The first thousand problems of each kind.
         on_problem: Called with each problem.
         scopes: With `dry_run`, the scope that each conversation of the source would get.
     """
@@ -314,7 +316,7 @@ class ExportReport(_Report):
         left_out: Conversations that could not be written.
         messages_left_out: Turns left out of conversations that were written ("fine-tuning").
         changed: Conversations that lost fields which the format cannot hold, such as artifacts.
-        problems: The first problems.
+        problems: The first thousand problems of each kind.
         on_problem: Called with each problem.
     """
 

@@ -706,6 +706,39 @@ async def test_damaged_documents_are_reported(
     assert await texts_of(chat_of(store, "list")) == ["a", "a"]
 
 
+async def test_fields_that_no_conversation_keeps_are_named(
+    store: ConversationStore, tmp_path: Path
+) -> None:
+    """Not those that are its id or in its scope, and not empty ones; again at each import of the line."""
+    kept = {"title": "T", "metadata": {"a": 1}, "created_at": 1_714_550_400, "note": ""}
+    line = {"id": "x", "user": 7, "messages": [{"role": "user", "content": "?"}], **kept}
+    path = tmp_path / "chats.jsonl"
+    path.write_text(json.dumps({**line, "source": "s", "meta": {"model": "m"}}) + "\n")
+    rule = ScopeRule(keys=store.scope_keys, fields={"user_id": "user"})
+    for _ in range(2):
+        report = await import_conversations(store, read_file(path), scope=rule)
+        assert reasons(report) == [
+            "left out: its fields source, meta; put what you need into metadata"
+        ]
+        assert (report.changed, report.is_complete) == (1, True)
+    path.write_text(json.dumps(line) + "\n")
+    report = await import_conversations(store, read_file(path), scope=rule)
+    assert (report.unchanged, report.problems) == (1, [])
+
+
+def test_a_report_keeps_problems_of_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many changes do not hide what was left out; all are counted."""
+    monkeypatch.setattr("convstore.transfer.records._MAX_PROBLEMS", 2)
+    report = ImportReport()
+    for what in ("changed",) * 5 + ("message", "conversation"):
+        report.note(Problem(what, "", "", ""))
+    found = report.as_json()
+    assert [problem["what"] for problem in found["problems"]] == [
+        *("changed", "changed", "message", "conversation")
+    ]
+    assert (found["changed"], found["problems_not_listed"]) == (5, 3)
+
+
 async def test_the_collection_is_read_by_every_driver(histories: Any) -> None:
     """The in-memory one too, which has no index."""
     _, database = open_client("memory://")
