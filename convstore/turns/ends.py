@@ -54,7 +54,8 @@ class EndReader:
         if tip.message is None or _has_earlier_calls(totals, tip.message):
             return None
         is_only_asked = tip.message.ordinal == totals.turn and not error
-        return ConversationEnd("interrupted", error=error, is_only_asked=is_only_asked)
+        step = "" if is_only_asked else _step(tip)
+        return ConversationEnd("interrupted", error=error, step=step, is_only_asked=is_only_asked)
 
     async def _in_progress(self, scope: Scope, conversation: str, tip: LogTip) -> ConversationEnd:
         """Return the end of a conversation as a watcher is told it."""
@@ -68,7 +69,8 @@ class EndReader:
         end = ConversationEnd(state.status, waiting)
         if state.status != "interrupted":
             return end
-        return end._replace(error=await self._error(conversation, totals.messages))
+        error = await self._error(conversation, totals.messages)
+        return end._replace(error=error, step=_step(tip))
 
     async def _state(self, scope: Scope) -> TurnState | None:
         watching = self._watcher.watch(scope, after=None, limit=1, full=False)
@@ -79,6 +81,19 @@ class EndReader:
         """Return the error by which the turn broke off, if nothing was appended since."""
         draft = await self._drafts.find(conversation)
         return draft.error if draft and draft.after == last else ""
+
+
+def _step(tip: LogTip) -> str:
+    """Return where the newest turn is: during its open calls, or after its last message; "" of another answer."""
+    totals = tip.entry.totals
+    if totals.has_variant:
+        return ""
+    open_tools = [call.tool for call in totals.calls if call.turn == totals.turn]
+    if open_tools:
+        return f"during {', '.join(dict.fromkeys(open_tools))}"
+    if tip.message and tip.message.ordinal == totals.turn:
+        return "after its question"
+    return f"after {tip.message.tool}" if tip.message and tip.message.tool else ""
 
 
 def _has_earlier_calls(totals: Totals, last: EntryMessage) -> bool:

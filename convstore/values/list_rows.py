@@ -37,12 +37,14 @@ class ConversationEnd(NamedTuple):
             `ConversationInfo`; "" without a turn.
         waiting: Names of the tools whose calls wait for a person.
         error: Class and first line of the error by which the turn broke off, "" if that is not known.
+        step: Where an interrupted turn is, such as "during search"; "" if that is not known.
         is_only_asked: True if the turn has only its question: nothing says that somebody worked on it.
     """
 
     status: Status | State = ""
     waiting: tuple[str, ...] = ()
     error: str = ""
+    step: str = ""
     is_only_asked: bool = False
 
     @classmethod
@@ -62,8 +64,10 @@ class ConversationEnd(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The tools whose calls wait for a person, or the error by which the turn broke off; "" without one."""
-        return self.error if self.status == "interrupted" else ", ".join(self.waiting)
+        """The tools whose calls wait for a person, or how the turn broke off: the error, else the step."""
+        if self.status == "interrupted":
+            return self.error or self.step
+        return ", ".join(self.waiting)
 
     def line(self, age: str = "") -> str:
         """Return its label with the age of the state, if it is given, and its reason; "" if it is finished."""

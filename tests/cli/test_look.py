@@ -9,7 +9,7 @@ import os
 import pty
 import re
 from contextlib import redirect_stdout, suppress
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
@@ -185,16 +185,18 @@ def test_list_and_show_say_what_is_wrong(server_uri: str) -> None:
         asyncio.run(_append_troubles(address))
         lines = printed("list", "--uri", address).splitlines()
         said = [line.split("\t")[3] for line in lines]
-        assert said[:2] == ["broke off: RuntimeError: no shop", "waits: look"]
-        assert re.fullmatch(r"9\d% of its budget; rated down", said[2])
+        assert said[:2] == ["broke off: after its question", "broke off: during look"]
+        assert said[2:4] == ["broke off: RuntimeError: no shop", "waits: look"]
+        assert re.fullmatch(r"9\d% of its budget; rated down", said[4])
         for row, state in enumerate(said, 1):
             assert f"\n{state}\n" in printed("show", str(row), "--uri", address)
             assert f"\n{state}\n" in printed("show", str(row), "--why", "--uri", address)
             assert f"\n{state}\n" in printed("show", str(row), "--view", "--uri", address)
-        broken, waits, full = document("list", "--uri", address, "--attention")["conversations"]
+        found = document("list", "--uri", address, "--attention")["conversations"]
+        broken, waits, full = found[2:]
         assert (broken["error"], waits["waiting"]) == ("RuntimeError: no shop", ["look"])
         assert (full["rated_down"], full["budget_share"] > 0.9) == (True, True)
-        shown = document("show", "2", "--uri", address)["conversation"]
+        shown = document("show", "4", "--uri", address)["conversation"]
         assert (shown["state"], shown["waiting"]) == ("waits", ["look"])
 
 
@@ -218,6 +220,17 @@ async def _append_troubles(address: str) -> None:
                 "q", human="Broken?"
             ):
                 raise RuntimeError("no shop")
+        await store.conversation(user_id="ada", thread_id="called").append(
+            [HumanMessage("Called?"), call]
+        )
+        killed = await store.conversation(user_id="ada", thread_id="killed").turn(
+            "q", human="Killed?"
+        )
+        await killed.__aenter__()
+    with MongoClient[dict[str, Any]](address) as client:
+        log = client.get_default_database()["log"]
+        lapsed = {"turn.until": datetime(2020, 1, 1, tzinfo=UTC)}
+        assert log.update_many({"turn": {"$exists": True}}, {"$set": lapsed}).modified_count == 1
 
 
 async def _append_states(address: str) -> None:

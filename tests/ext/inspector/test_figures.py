@@ -247,7 +247,7 @@ async def test_the_figures_of_the_list(made: tuple[Conversation, httpx.AsyncClie
     assert stamp
     budget = stamp.history_policy.max_tokens
     assert budget
-    assert call == f"{stamp.tokens:,} {round(100 * stamp.tokens / budget)} %"
+    assert call == f"{stamp.tokens:,} {100 * stamp.tokens // budget} %"
     sums = [sum(counts) for counts in zip(*map(usage_in, stored), strict=True)]
     assert billed == f"{sums[0]:,} / {sums[3]:,}"
     failures = sum(has_failed(message.message) for message in active)

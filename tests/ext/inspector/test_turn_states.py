@@ -108,5 +108,5 @@ async def test_a_result_after_the_summary_of_a_run_is_counted(
     result = ToolMessage("Done.", tool_call_id="c", name="refund")
     await chat.append([HumanMessage("Refund me?", id="q"), CALL, result])
     page = await shown(browse, chat)
-    assert "broke off" in page
+    assert "broke off: after refund user_id" in page
     assert "no result" not in page
