@@ -210,7 +210,6 @@ def _record(path: Path, line: Line, where: str) -> ConversationRecord | BadRecor
         notes = _set_dates(items, value)
     title = _optional(value, "title", str, notes)
     metadata = _optional(value, "metadata", dict, notes)
-    others = [name for name, field in fields.items() if field and name not in _KEPT]
     return ConversationRecord(
         id=_id(value) or f"{path.name}:{line.number}",
         messages=items,
@@ -218,9 +217,14 @@ def _record(path: Path, line: Line, where: str) -> ConversationRecord | BadRecor
         fields={"file": path.name, "line": str(line.number), **fields},
         title=title,
         metadata=metadata or {},
-        other_fields=others,
+        other_fields=_other_fields(fields),
         notes=notes,
     )
+
+
+def _other_fields(fields: Mapping[str, Any]) -> list[str]:
+    """Return the names of fields with a value that the conversation does not keep."""
+    return [name for name, field in fields.items() if field and name not in _KEPT]
 
 
 def _messages_in(value: Mapping[str, Any]) -> list[Any]:

@@ -54,8 +54,7 @@ class EndReader:
         if tip.message is None or _has_earlier_calls(totals, tip.message):
             return None
         is_only_asked = tip.message.ordinal == totals.turn and not error
-        step = "" if is_only_asked else _step(tip)
-        return ConversationEnd("interrupted", error=error, step=step, is_only_asked=is_only_asked)
+        return ConversationEnd("interrupted", (), error, _step(tip), is_only_asked)
 
     async def _in_progress(self, scope: Scope, conversation: str, tip: LogTip) -> ConversationEnd:
         """Return the end of a conversation as a watcher is told it."""

@@ -65,7 +65,7 @@ class ConversationEnd(NamedTuple):
     @property
     def reason(self) -> str:
         """The tools whose calls wait for a person, or how the turn broke off: the error, else the step."""
-        if self.status == "interrupted":
+        if self.kind == "interrupted":
             return self.error or self.step
         return ", ".join(self.waiting)
 
