@@ -20,6 +20,7 @@ from convstore.conversation.turn import TurnSession
 from convstore.exceptions import ConvstoreError
 from convstore.integration import host_of
 from convstore.transfer import export_conversations, import_conversations, read_file
+from convstore.types import LogItem
 from convstore.values.turns import Verdict
 
 SCOPE = {"user_id": "ada", "thread_id": "t"}
@@ -235,6 +236,21 @@ async def test_two_imports_at_once_make_each_change_once(
     assert again.getvalue() == written.getvalue()
     for each in stores:
         await each.close()
+
+
+async def test_a_rewind_of_items_alone_changes_no_import(tmp_path: Path) -> None:
+    """Nor does its undo, which an import would make of the rewind of messages before it."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        chat = store.conversation(**SCOPE)
+        await chat.append([HumanMessage("q", id="q"), AIMessage("a", id="a")])
+        await chat.rewind(before_id="a")
+        await chat.append(LogItem(id="i", kind="note", data={}))
+        await chat.rewind(before_id="i")
+        await chat.undo_rewind()
+        copy = await brought(chat, tmp_path / "archive.jsonl")
+        async with copy.store:
+            await compare(chat, copy, ["q"])
 
 
 async def compare(chat: Conversation, copy: Conversation, questions: list[str]) -> None:
