@@ -94,7 +94,9 @@ def removal(receipt: ErasureReceipt, said: dict[str, Any]) -> Answer:
                 "an import counts as a write.\n",
                 soft_wrap=True,
             )
-        rows = [(kind_label(name), f"{number:,}") for name, number in receipt.model_dump().items()]
+        counts = {"conversations, also of sub-agents": receipt.conversations}
+        counts |= receipt.model_dump(exclude={"conversations"})
+        rows = [(kind_label(name), f"{number:,}") for name, number in counts.items()]
         console.print(table_of(("would be removed" if said["dry_run"] else "removed", ""), rows))
         if left := said.get("lost"):
             are = "is" if left == 1 else "are"

@@ -43,10 +43,10 @@ def uri(server_uri: str) -> Iterator[str]:
         (["search", "orcas", "--scope", "session_id=s1"], "What do orcas eat?"),
         (["doctor", "--scope", "session_id=s1"], "No damage found."),
         (["doctor"], "No damage found."),
-        (["erase", "--scope", "session_id=s1"], "conversations            1"),
+        (["erase", "--scope", "session_id=s1"], "conversations, also of sub-agents  1"),
         (
             ["prune", "--older-than", "90d", "--scope", "session_id=s1"],
-            "conversations            0",
+            "conversations, also of sub-agents  0",
         ),
         (["export"], '"session_id": "s1"'),
         (["migrate"], "Scope keys: user_id, session_id."),
