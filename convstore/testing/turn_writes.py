@@ -31,6 +31,7 @@ from convstore.testing.fixtures import (
     unanswered,
 )
 from convstore.testing.turn_sessions import calls, leave_waiting
+from convstore.turns.record_reader import TurnRecordReader
 
 __all__ = ["TurnWriteContract"]
 
@@ -120,6 +121,25 @@ class TurnWriteContract:
         async with successors[0] as turn:
             await turn.append(AIMessage("They do."))
         assert (await turn_of(later, "r1")).over == "answered"
+
+    async def test_a_stop_of_a_cancelled_request_is_marked(
+        self, chat: Conversation, elsewhere: Conversation, next_call: NextCall
+    ) -> None:
+        """A user stops a request that begins, and leaves: the next one does not wait for its lease to lapse."""
+        async with await chat.turn("r1", human="Do seals sleep?"):
+            pass
+
+        async def stop_and_leave() -> None:
+            assert await elsewhere.stop("r1")
+            asked.cancel()
+
+        next_call(TurnRecordReader, "read", after=stop_and_leave)
+        asked = asyncio.create_task(chat.turn("r1", human="Do seals sleep?"))
+        await asyncio.wait([asked])
+        assert asked.cancelled()
+        async with await elsewhere.turn("r2", human="Do orcas sleep?", busy="raise"):
+            pass
+        assert (await turn_of(elsewhere, "r1")).over == "stopped"
 
     async def test_a_stop_is_no_error_where_the_session_is_left(
         self, hurried: Conversation, elsewhere: Conversation

@@ -1,6 +1,8 @@
 """Enter a turn, keep drafts of it, and leave it or stop it.
 
 A worker holds the lease of a conversation while it works on a turn, and writes to it by `turns.writing`.
+
+The module is long because a lease is taken, waited for, and given back in every way in which a turn may be left.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.append.condition import Condition, TailMoved
 from convstore.exceptions import (
+    ConflictError,
     ConversationDeletedError,
     InvalidInputError,
     StoreError,
@@ -166,8 +169,19 @@ class TurnKeeper:
             await self._close_refused(held)
             return held
         except BaseException:
-            await settle(self._leases.release(conversation, owner=lease.owner, stopping=False))
+            await settle(self._abandon(held))
             raise
+
+    async def _abandon(self, held: HeldTurn) -> None:
+        """Give the lease of a turn back that was not entered; mark the turn first if it was asked to stop."""
+        release = partial(self._leases.release, held.conversation, owner=held.owner)
+        if await release(stopping=False):
+            return
+        lease = await self._leases.find(held.conversation, owner=held.owner)
+        if lease is not None:
+            with suppress(ConflictError):  # it has ended in another way
+                await self._mark_stopped(held, lease)
+            await release()
 
     async def _close_refused(self, held: HeldTurn) -> None:
         """Append the results of calls that a person decided not to run, if they were rewound: a decision stands."""
