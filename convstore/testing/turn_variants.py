@@ -304,6 +304,20 @@ class TurnVariantContract:
             async with await chat.turn("q1", regenerate=key) as turn:
                 assert (turn.is_finished, turn.is_stopped) == (True, True)
 
+    async def test_another_answer_takes_no_more_after_the_next_question(
+        self, chat: Conversation
+    ) -> None:
+        """It would stand in the midst of the next turn."""
+        async with await chat.turn("q1", human="Do seals sleep?") as turn:
+            await turn.append(AIMessage("They do."))
+        async with await chat.turn("q1", regenerate="k") as turn:
+            await turn.append(AIMessage("Yes."))
+        async with await chat.turn("q2", human="And orcas?"):
+            pass
+        async with await chat.turn("q1", regenerate="k") as again:
+            with pytest.raises(TurnConflictError):
+                await again.append(AIMessage("And bears, too."))
+
     async def test_an_answer_in_steps_to_a_turn_stopped_at_once(self, chat: Conversation) -> None:
         """The turn has all its messages, although nothing was rewound for them."""
         async with await chat.turn("q1", human="Q1") as turn:
