@@ -342,7 +342,7 @@ def test_a_server_that_does_not_answer_is_an_error_of_one_line(command: str) -> 
     ended = convstore(command, "--uri", uri)
     assert (ended.exit_code, ended.stdout) == (1, "")
     assert len(ended.stderr.splitlines()) == 1
-    assert "Check that the server runs" in ended.stderr
+    assert "check that it runs" in ended.stderr
     assert "Topology" not in ended.stderr
 
 
