@@ -66,7 +66,7 @@ class _Call(NamedTuple):
         tokens: The size of what the model got; None without a stamp.
         cache: "held", "broken", "first call", or "not known".
         cause: What broke it.
-        held: If it broke, the size of what held; None if that is not known.
+        held: The size of what held; None if that is not known.
         is_rewound: True if its answer was rewound or replaced since.
     """
 
@@ -113,7 +113,7 @@ class _Views:
 
 
 async def _with_held(views: _Views, calls: Calls, call: StoredMessage | None) -> _Call:
-    """Return a call, and if its cache broke by the views, with how much held."""
+    """Return a call with what broke its cache by the views, and how much held."""
     from convstore.ext.model_calls import kept_between  # noqa: PLC0415 - loads langchain
     from convstore.messages.tokens import count  # noqa: PLC0415 - as above
     from convstore.values.stamps import NOTHING_HELD  # noqa: PLC0415 - loads pydantic
@@ -131,10 +131,9 @@ async def _with_held(views: _Views, calls: Calls, call: StoredMessage | None) ->
     if "differs" in (before.match, after.match):
         return row
     kept = kept_between(before, after, row.cause)
-    if not kept.cause:
-        return row._replace(cache="held", cause="")
+    cache = "broken" if kept.cause else "held"
     held = sum(count(views.counter, message) for message in after.messages[: kept.messages])
-    return row._replace(cache="broken", cause=kept.cause, held=held)
+    return row._replace(cache=cache, cause=kept.cause, held=held)
 
 
 def _print_calls(

@@ -73,7 +73,7 @@ def test_what_broke_the_prompt_cache_is_said_for_each_call(uri: str) -> None:
     causes = {call["ordinal"]: call["cause"] for call in found if call["cache"] == "broken"}
     assert set(causes.values()) == {"turns left out"}
     for call in found:
-        assert (call["held"] is None) == (call["cache"] != "broken")
+        assert (call["held"] is None) == (call["cache"] == "first call")
         assert call["held"] is None or 0 <= call["held"] < call["tokens"]
     text = shown("show", *ADA, "--uri", uri, "--why", "--limit", "6")
     rows = text.splitlines()[-4:]
@@ -81,6 +81,7 @@ def test_what_broke_the_prompt_cache_is_said_for_each_call(uri: str) -> None:
         ["for", "message", f"{at}"] for at in (8, 10, 12)
     ]
     assert rows[3].startswith("the next one")
+    assert [row.split()[4] for row in rows[:3]] == [f"{call['held']:,}" for call in found[3:6]]
     for call, row in zip(found[3:], rows, strict=True):
         assert row.rstrip().endswith(f"broken: {call['cause']}" if call["cause"] else "held")
     eve = json.loads(shown("show", "user_id=eve", "thread_id=one", "--uri", uri, "--why", "--json"))
