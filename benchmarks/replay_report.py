@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from convstore.cli.output import compact, new_table, percent, plain
-from convstore.values.plain import counted
+from convstore.cli.output import compact, new_table, plain
+from convstore.values.plain import counted, percent
 
 _SHOWN_PROBLEMS = 20
 _LEGEND = """
@@ -104,7 +104,7 @@ def print_report(console: Console, *, reports: Sequence[FileReport], kept: str) 
         for name in ("context_full", "context_shown")
     )
     if full:
-        console.print(f"Tool context: saved {percent(max(0.0, 1 - shown / full))}.")
+        console.print(f"Tool context: saved {_percent(max(0.0, 1 - shown / full))}.")
     problems = [problem for report in reports for problem in report.problems]
     if not problems:
         pages, sources = (
@@ -124,6 +124,11 @@ def print_report(console: Console, *, reports: Sequence[FileReport], kept: str) 
         console.print(
             f"The conversations stay in the database, with user_id {kept!r}.", soft_wrap=True
         )
+
+
+def _percent(share: float | None) -> str:
+    """Format a share with one decimal; a dash for None."""
+    return "-" if share is None else f"{percent(share, decimals=1)}%"
 
 
 def _table(reports: Sequence[FileReport]) -> Table:
@@ -147,8 +152,8 @@ def _row(report: FileReport) -> list[str | Text]:
         str(report.messages),
         compact(report.tokens_full),
         compact(report.tokens_loaded),
-        percent(report.reduction),
-        percent(report.stability),
+        _percent(report.reduction),
+        _percent(report.stability),
         _median_and_p95(report.append_ms),
         _median_and_p95(report.load_ms),
         Text(str(errors), style="red" if errors else "green"),

@@ -308,9 +308,10 @@ def payloads_to_cache(batch: Batch, entry: Entry, finished: int) -> dict[str, Ca
     found = dict[str, CachedPayload]()
     for index, (prepared, message) in enumerate(zip(batch.prepared, entry.messages, strict=True)):
         shown = message.payload.shown if message.payload and not message.stub else 0
-        # a load in the middle of this turn needs all of it
+        # a load in the middle of this turn needs all of it but the sources
         if message.payload and index >= finished:
-            found[prepared.stored.id] = CachedPayload(prepared.payload, shown)
+            own = prepared.payload[: message.payload.own]
+            found[prepared.stored.id] = CachedPayload(own, shown)
         elif shown:
             found[prepared.stored.id] = CachedPayload(
                 prepared.payload[:shown], shown, is_lasting=True

@@ -350,7 +350,7 @@ class Loader:
         cached_texts = {
             id_: kept[id_].text
             for id_, ref in needed
-            if id_ in kept and len(kept[id_].text) >= ref.ends[-1]
+            if id_ in kept and len(kept[id_].text) >= min(ref.own, ref.ends[-1])
         }
         missing = {id_: ref for id_, ref in needed if id_ not in cached_texts}
         read = await self._reader.payloads(cached, list(missing.values()))
