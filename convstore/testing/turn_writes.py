@@ -132,6 +132,7 @@ class TurnWriteContract:
         async def stop_and_leave() -> None:
             assert await elsewhere.stop("r1")
             asked.cancel()
+            await asyncio.sleep(0)  # in memory nothing else does; the task would end first
 
         next_call(TurnRecordReader, "read", after=stop_and_leave)
         asked = asyncio.create_task(chat.turn("r1", human="Do seals sleep?"))
