@@ -97,7 +97,7 @@ class CachedConversation:
         system: The leading system messages.
         revision: The highest revision of the state that was seen.
         state: The document of the state as it was read last, and the state.
-        may_have_summaries: False if the log had never had a summary when the state was read last.
+        may_have_summaries: False if the log had never had a summary as a rewind or a turn began.
         payloads: Immutable payloads that this store appended or showed, by message id.
         payload_size: The memory that they take.
         end: The last entries of the log as loads have read them; None during a load.

@@ -110,7 +110,8 @@ class LogEndReader:
         )
         state, round_trips = await self._state_of(cached, document, entries)
         cached.revision = max(cached.revision, state.revision)
-        cached.may_have_summaries = bool(state.newest)
+        if state.newest:  # a read from before the first summary may end after one that found it
+            cached.may_have_summaries = True
         documents = (document is not None) + len(entries) + len(passed) + (not is_fresh)
         size = sum(entry.size for entry in entries) + sum(passed)
         return LogEnd(state, entries, documents, size, round_trips)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore.conversation import Conversation
 from convstore.conversation.turn import TurnSession
@@ -234,9 +234,11 @@ class TurnSessionContract:
             assert (await turn.append(asked)).written == 0
             with pytest.raises(TurnClosedError):
                 await turn.append(AIMessage("I booked a boat."))
+            paid = AIMessage("", tool_calls=[{"name": "pay", "args": {}, "id": "2"}])
+            await turn.append([paid, ToolMessage("paid", tool_call_id="2")])
             await turn.append(AIMessage("The exit swallows the error."))
         assert (turn.is_stopped, turn.answer) == (True, None)
-        assert await kinds_of(elsewhere) == ["human", "ai", "tool"]
+        assert await kinds_of(elsewhere) == ["human", "ai", "tool", "ai", "tool"]
 
     async def test_the_next_question_interrupts_no_answered_turn(
         self, chat: Conversation, elsewhere: Conversation

@@ -1336,6 +1336,21 @@ async def test_two_summaries_that_are_made_during_one_rewind(
     assert [made.version for made in await chat.summaries() if made.is_current] == [2]
 
 
+async def test_a_first_summary_that_is_made_during_another_answer(database: Any) -> None:
+    """The worker took its turn when there was none; it learns of two by a load, and selects the one that is left."""
+    own = {"collection_prefix": "answer_"}
+    few_turns = HeadTailSummarizer(rule_of(2_000, keep=3, summary=10))
+    all_turns = HeadTailSummarizer(rule_of(100, keep=1, summary=10))
+    chat = await six_turns(few_turns, database, **own)
+    longer = await six_turns(all_turns, database, turns=0, **own)
+    async with await chat.turn("q4", regenerate="again") as turn:
+        for other in (chat, longer):
+            assert (await other.compact(force=True)).status == "done"
+        await turn.load_history()
+        await turn.append(AIMessage("Another answer."))
+    assert [made.version for made in await chat.summaries() if made.is_current] == [1]
+
+
 async def test_each_summary_that_a_rewind_set_aside_comes_back(database: Any) -> None:
     """A first summary that is made after the rewind of another one is rewound, too: each returns with its messages."""
     summarizer = HeadTailSummarizer(rule_of(100, keep=1, summary=10))

@@ -7,20 +7,22 @@ import io
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from properties import sampled
 from pymongo.asynchronous.database import AsyncDatabase
 
 from convstore import Conversation, ConversationStore
 from convstore.conversation.turn import TurnSession
 from convstore.exceptions import ConvstoreError
-from convstore.integration import host_of
+from convstore.integration import ConversationLog, TailMoved, host_of, log_of
 from convstore.transfer import export_conversations, import_conversations, read_file
 from convstore.types import LogItem
+from convstore.values.log_records import LogChange
 from convstore.values.turns import Verdict
 
 SCOPE = {"user_id": "ada", "thread_id": "t"}
@@ -251,6 +253,49 @@ async def test_a_rewind_of_items_alone_changes_no_import(tmp_path: Path) -> None
         copy = await brought(chat, tmp_path / "archive.jsonl")
         async with copy.store:
             await compare(chat, copy, ["q"])
+
+
+_LATE: dict[str, Callable[[ConversationLog], Awaitable[object]]] = {
+    "begin": lambda log: log.make_change(_change("begin", turn="q", variant="third")),
+    "activate": lambda log: log.make_change(_change("activate", turn="q", variant="q")),
+    "rewind": lambda log: log.make_change(_change("rewind", message="q")),
+    "undo": lambda log: log.make_change(_change("undo")),
+    "event": lambda log: log.make_change(_change("finish", turn="q")),
+    "event of a variant": lambda log: log.make_change(_change("finish", turn="q", variant="open")),
+    "messages": lambda log: log.append([AIMessage("Late.", id="late")]),
+    "messages that came meanwhile": lambda log: log.append([SystemMessage("-", id="meanwhile")]),
+}
+
+
+def _change(kind: str, *, turn: str = "", variant: str = "", message: str = "") -> LogChange:
+    now = datetime.now(UTC)
+    return LogChange(0, kind, now, turn, turn, variant, message=message)
+
+
+@pytest.mark.parametrize("name", _LATE)
+async def test_an_import_writes_nothing_after_what_it_has_not_seen(
+    database: AsyncDatabase[dict[str, Any]], scope: dict[str, str], name: str
+) -> None:
+    """Whatever it writes: another import may have written just that, so it has to look again."""
+    store = ConversationStore(database)
+    chat = store.conversation(**scope)
+    async with await chat.turn("q", human="?") as turn:
+        await turn.append(AIMessage("First."))
+    async with await chat.turn("q", regenerate="second") as turn:
+        await turn.append(AIMessage("Second."))
+    async with await chat.turn("q", regenerate="open") as turn:
+        await turn.append(AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c"}]))
+    await chat.append(HumanMessage("Then?", id="then"))
+    await chat.rewind(before_id="then")
+    log = log_of(chat)
+    await log.look()
+    await chat.append(SystemMessage("-", id="meanwhile"))
+    before = await log.snapshot()
+    with pytest.raises(TailMoved):
+        await _LATE[name](log)
+    assert await log.snapshot() == before
+    assert await log.has_moved()
+    await store.close()
 
 
 async def compare(chat: Conversation, copy: Conversation, questions: list[str]) -> None:
