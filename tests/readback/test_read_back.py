@@ -91,6 +91,26 @@ async def test_the_rest_of_a_small_result_is_read_back(chat: Conversation) -> No
     assert "ANSWER" in read
 
 
+@pytest.mark.parametrize("rank", ["seventh", "seventh " * 400])
+async def test_a_source_without_a_text_is_read_as_its_tool_showed_it(
+    chat: Conversation, rank: str
+) -> None:
+    """Its item, if that stood in the content; else its heading, until the artifact is asked for."""
+    items = [{"title": "Seals", "url": "https://seals.example", "rank": rank}]
+    shown = result(None, json.dumps({"results": items}))
+    hidden = result({"results": items}, "One hit.").model_copy(
+        update={"id": "hidden", "tool_call_id": "c2"}
+    )
+    await chat.append([shown, hidden])
+    found = (await chat.get_sources([1, 2])).sources
+    assert [json.loads(source.content) for source in found] == items * 2
+    tool = chat.retrieve_previous_sources_tool()
+    assert rank in await tool.ainvoke({"source_ids": "1"})
+    assert rank not in await tool.ainvoke({"source_ids": "2"})
+    asked = chat.retrieve_previous_sources_tool(artifact=True)
+    assert rank in await asked.ainvoke({"source_ids": "2"})
+
+
 @pytest.mark.parametrize(
     "artifact",
     [
