@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from mongomock_motor import AsyncMongoMockClient
 from properties import sampled
 from pymongo.asynchronous.database import AsyncDatabase
 
@@ -214,6 +215,30 @@ async def test_every_reader_says_the_same_of_an_import(seed: int, tmp_path: Path
                         await chat.activate((await chat.variants(asked))[0])
             await compare(life.chat, copy, life.questions)
             assert (await copy.store.verify()).findings == ()
+
+
+async def test_a_repaired_log_comes_back_whose_rewinds_no_call_could_make(tmp_path: Path) -> None:
+    """Without two of its entries, a rewind of this log restores messages, too: an import rewinds what is in the end."""
+    database = AsyncMongoMockClient()["app"]
+    store = ConversationStore(database)
+    await store.setup()
+    await Life(store.conversation(**SCOPE), 30).live(14)
+    entries = [each["_id"] async for each in database["log"].find({"first": {"$exists": True}})]
+    await database["log"].delete_many({"_id": {"$in": [entries[0], entries[19]]}})
+    await ConversationStore(database).verify(repair=True)
+    chat = ConversationStore(database).conversation(**SCOPE)
+    written = io.BytesIO()
+    await export_conversations(chat.store, written.write)
+    path = tmp_path / "archive.jsonl"
+    await asyncio.to_thread(path.write_bytes, written.getvalue())
+    async with await ConversationStore.connect("memory://") as there:
+        await there.setup()
+        assert (await import_conversations(there, read_file(path))).problems == []
+        shown = [
+            [(row.message.id, row.is_rewound) for row in await each.list_messages(rewound=True)]
+            for each in (chat, there.conversation(**SCOPE))
+        ]
+    assert shown[0] == shown[1]
 
 
 async def test_two_imports_at_once_make_each_change_once(
