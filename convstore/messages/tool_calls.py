@@ -1,6 +1,6 @@
 """Pair tool calls with their results, so that OpenAI, Anthropic and Gemini accept any list of messages.
 
-The view pairs every list before it goes to a model; `convstore.testing.pairing` checks lists without this code.
+The view pairs every list before it goes to a model; `convstore.testing.pairing` checks lists without pairing them.
 Providers reject a whole request over one call without a result, or one result without a call. Real logs have both: a
 process died between call and result, a result came late, a retry answered twice, a model reused a call id.
 

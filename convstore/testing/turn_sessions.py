@@ -367,8 +367,14 @@ class TurnSessionContract:
             await old.append(AIMessage("They do not."))
         assert (await texts_of(chat))[2:] == ["fresh", "They do."]
 
+    @pytest.mark.parametrize("is_finished", [False, True])
     async def test_leaving_fences_off_an_append_of_unknown_outcome(
-        self, chat: Conversation, database: Any, monkeypatch: pytest.MonkeyPatch
+        self,
+        chat: Conversation,
+        database: Any,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        is_finished: bool,
     ) -> None:
         """Leaving a turn writes a fence, so an append of unknown outcome cannot land in a later turn."""
 
@@ -380,6 +386,8 @@ class TurnSessionContract:
                 patch.setattr(Log, "insert", unavailable)
                 with pytest.raises(StoreUnavailableError):
                     await turn.append(AIMessage("They do."))
+            if is_finished:
+                await turn.finish()
         *_, last, _state = await (await Stored.of(chat, database)).all()
         assert '"fence"' in last["facts"]["event"][0]
 
