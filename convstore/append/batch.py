@@ -30,7 +30,8 @@ from convstore.log.entry import (
     PayloadRef,
     Totals,
 )
-from convstore.log.facts.table import names_in, source_ids_of
+from convstore.log.facts.claim import CLAIM
+from convstore.log.facts.event import EVENT
 from convstore.log.totals import preview_of
 from convstore.messages.compression import Chunk, compress, cut
 from convstore.messages.encoding import (
@@ -138,7 +139,10 @@ class Batch:
     def named(self) -> set[str]:
         """Return the ids of the questions that its messages and its facts name, but for those in the batch."""
         options = self.options
-        named = {columns.turn for columns in options.columns.values()} | names_in(self.facts)
+        named = {columns.turn for columns in options.columns.values()}
+        event = EVENT.among(self.facts)
+        if event and event.kind != "fence":
+            named.add(event.turn)
         return {id_ for id_ in (*named, options.question) if id_}.difference(self.ids)
 
     @property
@@ -173,7 +177,7 @@ class Batch:
             for source in new.sources
             if source.given is not None
         ]
-        return [*source_ids_of(self.facts), *given]
+        return [*CLAIM.ids_in(self.facts), *given]
 
     @property
     def chunks(self) -> list[Chunk]:
@@ -241,6 +245,11 @@ def prepare(
         judge=judge,
         condition=condition,
     )
+
+
+def _identity(plain: EncodedMessage) -> bytes:
+    """Return the digests of a message that is encoded whatever the batch; see `EntryMessage.identity`."""
+    return digest_of(plain.body) + (digest_of(plain.payload) if plain.payload else b"")
 
 
 def _entry_bytes(prepared: Prepared) -> int:
@@ -379,7 +388,7 @@ class _Preparation:
             str(message.id),
             message.type,
             encoded.body,
-            digest_of(plain.body),
+            digest_of(encoded.body),
             *sizes,
             content_digest(
                 message, self.codec, text_digest=ref.digest if ref and is_text else None
@@ -446,15 +455,10 @@ class _Preparation:
             own,
             digest_of(encoded.payload),
             sum(len(chunk.data) for chunk in chunks),
-            b"" if encoded.body == plain.body else digest_of(encoded.body),
             shown,
             digest_of(payload[:shown]) if 0 < shown < own else b"",
             encoded.is_edged,
-            None
-            if encoded.payload == plain.payload
-            else digest_of(plain.payload)
-            if plain.payload
-            else b"",
+            b"" if encoded[:2] == plain[:2] else _identity(plain),
         ), chunks
 
 

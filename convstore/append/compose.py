@@ -19,8 +19,8 @@ from convstore.append.items import PreparedItem
 from convstore.exceptions import SourceIdClashError
 from convstore.log.assignment import saw_of
 from convstore.log.entry import Entry, EntryMessage, EntrySource, Totals
+from convstore.log.facts.event import EVENT
 from convstore.log.facts.items import ITEMS, EntryItem
-from convstore.log.facts.table import placed
 from convstore.log.facts.thinking import THINKING, Thinking
 from convstore.log.rows import is_named
 from convstore.log.totals import Followed, RunningTotals
@@ -85,7 +85,9 @@ def compose(
         messages.append(message)
         sources += own
     _log_uncalled(messages)
-    facts = placed(batch.facts, asked)
+    facts = batch.facts
+    if event := EVENT.among(facts):
+        facts = EVENT.put(event._replace(question=asked.get(event.turn, 0)), facts)
     if request := _request_of(batch, stamped):
         facts = THINKING.put(request, facts)
     if batch.items:

@@ -451,7 +451,7 @@ class Writer:
         numbers = new.kept_source_ids
         if not numbers or new.options.renumbers:
             return
-        claim = new.facts.get(CLAIM.name)
+        claim = CLAIM.among(new.facts)
         claimant = claim.by if claim else cached.conversation
         taken = await self._log.taken_source_ids(claimant, numbers)
         if taken and not await self._log.messages_by_id(cached.conversation, new.ids):

@@ -54,12 +54,11 @@ class PayloadRef:
         own: Number of leading characters that belong to the message; its sources follow.
         digest: Digest of these characters.
         size: Bytes of its compressed chunks.
-        body: Digest of the body if that depends on the batch, because it keeps edges or small parts moved; else empty.
         shown: Number of leading characters that views of the finished turn show; always whole chunks.
         shown_digest: Digest of these characters; empty if no character or every one of the message is shown.
         is_edged: The shown characters consist of texts only, and the body keeps beginning and end of each.
-        alone: If small parts moved because the batch was large, the digest of the payload that the message has in
-            another batch, empty for none; else None.
+        identity: If the batch decided what is in the payload and what the body keeps of it, the digests that body and
+            payload have in any other batch; else empty.
         child: The child whose payload it is, if its parent reads it; else "".
     """
 
@@ -69,17 +68,11 @@ class PayloadRef:
     own: int
     digest: bytes
     size: int
-    body: bytes = b""
     shown: int = 0
     shown_digest: bytes = b""
     is_edged: bool = False
-    alone: bytes | None = None
+    identity: bytes = b""
     child: str = ""
-
-    @property
-    def identity(self) -> bytes:
-        """The digest of the payload, independent of the batch."""
-        return self.digest if self.alone is None else self.alone
 
     def shown_part(self) -> PayloadRef:
         """Return the location of the shown characters, as a payload of its own."""
@@ -100,7 +93,7 @@ class EntryMessage:
         id: Its id.
         type: "human", "ai", "tool", …
         body: Its encoded fields, see `messages.encoding`.
-        digest: Digest of its body, without edges.
+        digest: Digest of its body.
         tokens: Its size in full.
         view_tokens: Its size in the default view of a finished turn.
         content_digest: Digest of the content as a client sees it, see `log.comparison`.
@@ -189,8 +182,10 @@ class EntryMessage:
 
     @property
     def identity(self) -> bytes:
-        """The digests of body and payload, to detect the same id with different content."""
-        return self.digest + (self.payload.identity if self.payload else b"")
+        """The digests of body and payload in any batch, to detect the same id with different content."""
+        if self.payload is None:
+            return self.digest
+        return self.payload.identity or self.digest + self.payload.digest
 
     @property
     def stored_bytes(self) -> int:

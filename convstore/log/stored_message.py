@@ -52,7 +52,7 @@ def read_message(codec: Codec, message: EntryMessage, payload: str | None = None
     limit = None
     fetch: Callable[[int, int], str] | None = None if ref else _no_payload
     try:
-        if digest_of(message.body) != (ref.body if ref and ref.body else message.digest):
+        if digest_of(message.body) != message.digest:
             raise ValueError("its body does not match its digest")
         if ref and payload is not None:
             part = payload[: ref.own]

@@ -26,7 +26,6 @@ from convstore.log.entry import (
 )
 from convstore.log.facts.event import EVENT
 from convstore.log.facts.imported import IMPORTED
-from convstore.log.facts.table import over_after
 from convstore.messages.provenance import model_of
 from convstore.messages.stop_reasons import cut_reason
 from convstore.messages.text import text_of
@@ -210,8 +209,9 @@ class RunningTotals:
 
         It ends the fold: the totals are those that it kept.
         """
-        if facts:
-            self._assignment.end(over_after(facts, self._assignment.turn))
+        event = EVENT.among(facts)
+        if event and event.question == self._assignment.turn:
+            self._assignment.end(event.over)
         now = self._now
         now.is_imported = self._is_imported(facts)
         now.entries += 1

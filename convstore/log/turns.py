@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from convstore.log.entry import Entry, EntryMessage, Over, Totals
 from convstore.log.facts.branch import own_totals
-from convstore.log.facts.event import TurnEvent
-from convstore.log.facts.table import each
+from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.messages.tool_calls import result_id
 from convstore.values.turns import Decision, OverBy, Pause
 
@@ -218,8 +217,8 @@ def turns_before(entry: Entry) -> set[int]:
 def turns_in(entry: Entry) -> set[int]:
     """Return the turns that an entry says something of, 0 for messages of no turn."""
     found = {message.turn for message in entry.messages}
-    for kind, value in each(entry.facts):
-        found.update(kind.turns(value))
+    if event := EVENT.of(entry):
+        found.add(event.question)
     return found
 
 

@@ -16,9 +16,10 @@ from typing import Any
 
 from convstore.exceptions import BatchTooLargeError, CorruptDocumentError
 from convstore.log.entry import NO_FACTS, RULES, Entry, EntryMessage
+from convstore.log.facts.claim import CLAIM
 from convstore.log.facts.items import ITEMS
 from convstore.log.facts.kind import Key
-from convstore.log.facts.table import kept_source_ids, keys_of, source_ids_of, version_of
+from convstore.log.facts.table import kept_source_ids, keys_of, version_of
 from convstore.log.rows import is_named
 from convstore.log.stored_message import CONTENT_DIGEST_BYTES
 from convstore.log.turns import turns_before
@@ -95,7 +96,7 @@ def lookup_of(entry: Entry) -> list[Key]:
     sources = [source.id for source in entry.sources]
     if not entry.facts:
         return [*calls, *turns, *source_blocks(sources)]
-    blocks = source_blocks([*source_ids_of(entry.facts), *sources])
+    blocks = source_blocks([*CLAIM.ids_in(entry.facts), *sources])
     return [*calls, *turns, *blocks, *keys_of(entry)]
 
 

@@ -27,10 +27,9 @@ def payload_document(ref: PayloadRef) -> dict[str, Any]:
     document["shown"] = ref.shown
     optional = {
         "own": ref.own if ref.own != ref.ends[-1] else None,
-        "body": ref.body or None,
         "shown_digest": ref.shown_digest or None,
         "edged": int(ref.is_edged) or None,
-        "alone": ref.alone,
+        "identity": ref.identity or None,
     }
     return document | {key: value for key, value in optional.items() if value is not None}
 
@@ -48,7 +47,6 @@ def payload_from(document: Mapping[str, Any]) -> PayloadRef:
         raise ValueError("no chunk ends where the part of the payload that views show ends")
     if own > ends[-1]:
         raise ValueError("the message's part of the payload ends after the payload")
-    alone = get("alone")
     return PayloadRef(
         stored_text(document["token"]),
         chunk,
@@ -56,11 +54,10 @@ def payload_from(document: Mapping[str, Any]) -> PayloadRef:
         own,
         stored_bytes(document["digest"], length=DIGEST_BYTES),
         size,
-        _digest_from(get("body")),
         shown,
         _digest_from(get("shown_digest")),
         bool(get("edged", 0)),
-        None if alone is None else stored_bytes(alone),
+        stored_bytes(get("identity", b"")),
     )
 
 

@@ -10,7 +10,7 @@ tombstone has `copying`, and the head names it as its `copy`: it replaces the lo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -124,17 +124,18 @@ class Tombstones:
         copy: str,
         *,
         entry: EntryRef,
-        copied: Sequence[tuple[int, int]],
+        entries: int,
         at: datetime,
         sweep_after: timedelta,
-    ) -> bool:
-        """Let a head name the copy of its log, which ends with an entry; False if that is not to replace it any more.
+    ) -> Document | None:
+        """Let a head name the copy of its log, which ends with an entry; None if that is not to replace it any more.
 
-        The log gets a tombstone that says which entries were `copied`. Four commands, more if the head changes.
+        Returns the tombstone of the log, with the number of entries that it had. Four commands, more if the head
+        changes.
         """
         log = head["conversation"]
         tombstone = _tombstone(log, head["_id"], head["scope"]) | {"has_children": False}
-        tombstone |= {"successor": copy, "copied": [list(numbers) for numbers in copied], "at": at}
+        tombstone |= {"successor": copy, "entries": entries, "at": at}
         is_ours = {"_id": head["_id"], "conversation": log, "copy": copy}
         while (now := await self._heads.find_one(is_ours)) is not None:
             # Written first, so that no log without a head lacks a tombstone, and again, as a sweep may have dropped it.
@@ -146,8 +147,8 @@ class Tombstones:
             }
             if await self._heads.update(is_ours | unchanged, changes):
                 await self._write(tombstone, sweep_after=sweep_after)
-                return True
-        return False
+                return tombstone
+        return None
 
     async def current(self, tombstone: Document) -> str:
         """Return the id under which the conversation of a replaced log goes on, "" if it was deleted. One command."""
@@ -170,10 +171,10 @@ class Tombstones:
         ended = await self._times.setting(values, field="sweep_at", ahead=sweep_after)
         await self._heads.update({"_id": tombstone_id(conversation)}, ended)
 
-    async def moved(self, conversation: str, copied: Sequence[tuple[int, int]]) -> None:
-        """Record which entries of a replaced log were copied, late ones included. One command."""
-        copied_now = {"copied": [list(numbers) for numbers in copied]}
-        await self._heads.update({"_id": tombstone_id(conversation)}, {"$set": copied_now})
+    async def moved(self, conversation: str, entries: int) -> None:
+        """Record how many entries of a replaced log were copied, late ones included. One command."""
+        moved = {"$set": {"entries": entries}}
+        await self._heads.update({"_id": tombstone_id(conversation)}, moved)
 
     async def write_tombstone(self, head: Head, *, sweep_after: timedelta, pruned: bool) -> bool:
         """Replace a head by a tombstone: the scope then has no conversation. False if another call did. Three commands.

@@ -17,8 +17,11 @@ from convstore.exceptions import CorruptDocumentError
 from convstore.log.assignment import saw_of
 from convstore.log.comparison import content_digest
 from convstore.log.entry import RULES, Entry, EntryMessage, EntrySource, Totals
+from convstore.log.facts.branch import BRANCH, own_totals
 from convstore.log.facts.event import EVENT
+from convstore.log.facts.standing import branched_after
 from convstore.log.facts.table import each
+from convstore.log.rewind import OF_ACTIVE, continued
 from convstore.log.stored_message import read_message, stamp_of, stub_again
 from convstore.log.totals import (
     MAX_SHOWN,
@@ -36,7 +39,6 @@ from convstore.sources.places import read_item
 from convstore.sources.source import text_digest, write_ids
 from convstore.sources.stub import RETRIEVAL_TOOL, named_sources
 from convstore.values.scope import id_problem
-from convstore.verify.active_totals import with_active
 
 _DIGESTS_KEPT = 1_000
 
@@ -286,3 +288,46 @@ def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> 
     if before.counter != stored.counter and before.messages:
         made = replace(made, tokens=stored.tokens, view_tokens=stored.view_tokens)
     return with_active(made, entry, before)
+
+
+def with_active(totals: Totals, entry: Entry, before: Totals) -> Totals:
+    """Return the expected totals of an entry with what `ActiveTotals` checks as stored."""
+    event = EVENT.of(entry)
+    if event is not None and event.variant:
+        is_hidden = BRANCH.of(entry) is not None
+        # once it is shown, others may be left
+        shown = entry.totals.turn if entry.totals.branched else 0
+        totals = replace(totals, branched=before.turn if is_hidden else shown)
+    if entry.is_rewind:
+        totals = replace(totals, branched=branched_after(entry, totals.branched))
+        changed = {name: getattr(entry.totals, name) for name in ("rewind_entry", "whole_list")}
+        return replace(continued(totals, entry.totals), **changed)
+    if BRANCH.of(entry) is None:
+        return totals
+    # it may have recounted all
+    sizes = {name: getattr(totals, name) for name in ("tokens", "view_tokens", "counter")}
+    return replace(continued(totals, before), **sizes)
+
+
+def branch_problem(
+    entry: Entry, messages: Sequence[BaseMessage], known: dict[tuple[str, str], Totals]
+) -> str:
+    """Compare the totals of a variant with those that follow from its last entry, in `known`; "" if they agree.
+
+    Those of its first entry are compared by `ActiveTotals`, once it becomes active.
+    """
+    event = EVENT.of(entry)
+    stored = own_totals(entry)
+    if event is None or not event.variant:
+        return ""
+    before = known.get((event.first_turn, event.variant))
+    known[event.first_turn, event.variant] = stored
+    if before is None or entry.rules != RULES or before.counter != stored.counter:
+        return ""
+    made = totals_after(
+        before, zip(entry.messages, messages, strict=True), at=entry.at, facts=entry.facts
+    )
+    wrong = [name for name in OF_ACTIVE if getattr(made, name) != getattr(stored, name)]
+    if wrong:
+        return f"the totals of variant {event.variant!r} do not follow: {', '.join(wrong)}"
+    return ""

@@ -18,6 +18,7 @@ from bson import ObjectId
 from bson.errors import InvalidId
 
 from convstore.exceptions import CorruptDocumentError
+from convstore.log.active_totals import ActiveTotals
 from convstore.log.entry import Entry, PayloadRef, Totals
 from convstore.log.facts.table import each
 from convstore.messages.compression import decompress
@@ -27,8 +28,14 @@ from convstore.mongo.documents import entry_from, lookup_of
 from convstore.mongo.inspection import each_of
 from convstore.mongo.keys import LOG, chunk_id, entry_id, number_in
 from convstore.mongo.payloads import payloads_in
-from convstore.verify.active_totals import ActiveTotals, branch_problem
-from convstore.verify.entry import Problem, RecentSources, check_entry, check_totals, fact_problems
+from convstore.verify.entry import (
+    Problem,
+    RecentSources,
+    branch_problem,
+    check_entry,
+    check_totals,
+    fact_problems,
+)
 from convstore.verify.findings import ORPHAN_AGE, Subject, problem_of
 
 _CHUNKS_AT_ONCE = 16

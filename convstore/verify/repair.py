@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from convstore.exceptions import CorruptDocumentError, SchemaVersionError
+from convstore.log.copied import LogCopy
 from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.log.state import State, forked
 from convstore.log.summary import SummaryRecord
@@ -38,8 +39,6 @@ from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.retrying import until_written
 from convstore.runtime.threads import characters_of, payload_characters, run_in_thread_if_long
-from convstore.values.ranges import joined
-from convstore.verify.copied import LogCopy
 
 _SWEEP_AFTER = timedelta(hours=1)
 """Time after which the copy of a repair that was killed is removed."""
@@ -55,17 +54,14 @@ _CLOCKS_DIFFER = timedelta(hours=1)
 _EVER = datetime.min.replace(tzinfo=UTC)
 _LOGGER = logging.getLogger("convstore")
 
-Numbers = list[tuple[int, int]]
-"""First and last numbers of entries of a log that its copy has."""
-
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """A copy that no head names yet: its id, its content, and which entries it has."""
+    """A copy that no head names yet: its id, its last totals, and the number of entries of the log that it follows."""
 
     target: str
-    copy: LogCopy
-    copied: Numbers
+    tail: Totals
+    entries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,52 +92,35 @@ class Repairer:
         if sound_through:
             await self._copy_state(source, target, copy, state)
             await self.copies.entries(source, target, through=sound_through)
-        copied = [(1, sound_through)]
-        last = None
         reserved = lost_reservation(state or {}, through=copy.tail.sources_through)
-        through = max(reserved, copy.tail.sources_through)
         async with aclosing(self._batches(source, entry_id(source, sound_through))) as batches:
             async for batch in batches:
-                payloads = await self._copy_chunks(source, target, batch)
-                work = partial(self._following, copy, batch, payloads, source)
-                messages = [message for entry in batch for message in entry.messages]
-                made = await run_in_thread_if_long(
-                    work, characters=characters_of(messages, payloads)
-                )
-                await self.ends.reader.log.insert(target, made)
-                copied = joined([*copied, *((entry.number, entry.number) for entry in batch)])
-                through = max(through, *(entry.totals.sources_through for entry in batch))
-                last = batch[-1]
-        if last and through:
-            made = self._reserved(copy, last, through + _ROOM)
+                await self._follow(source, target, copy, batch)
+        through = max(reserved, copy.log_sources)
+        at = copy.tail.updated_at
+        if at and through and copy.matched > sound_through:
+            made = self._reserved(copy, at, through + _ROOM)
             await self.ends.reader.log.insert(target, made)
         await self.copies.move_annotations(source, target, copy.places, since=_EVER)
-        return Repaired(target, copy, copied)
+        return Repaired(target, copy.tail, copy.matched)
 
     async def replace(self, head: Document, made: Repaired) -> bool:
         """Let a head name the copy of its log, and move what came late; False if another repair or an end was first."""
-        source = head["conversation"]
-        target = made.target
-        tail = made.copy.tail
-        if not await self.tombstones.keep_copy(target, sweep_after=_SWEEP_AFTER):
+        if not await self.tombstones.keep_copy(made.target, sweep_after=_SWEEP_AFTER):
             return False
-        is_replaced = await self.tombstones.replace_log(
+        tombstone = await self.tombstones.replace_log(
             head,
-            target,
-            entry=EntryRef(tail.entries, tail.link),
-            copied=made.copied,
+            made.target,
+            entry=EntryRef(made.tail.entries, made.tail.link),
+            entries=made.entries,
             at=self.ends.reader.clock.undated(),
             sweep_after=_MOVE_AFTER,
         )
-        if not is_replaced:
+        if tombstone is None:
             return False
-        await self.tombstones.end_copy(target)
-        # so that loads that have the id cached look for the head
-        await self.ends.states.remove(source)
-        self.ends.reader.cache.end_conversation(source)
-        if late := await self._late(source, made.copied):
-            moved = await self._move(source, target, made.copy, late, made.copied)
-            await self.tombstones.moved(source, moved)
+        await self.tombstones.end_copy(made.target)
+        self.ends.reader.cache.end_conversation(head["conversation"])
+        await self.move_late(tombstone)
         return True
 
     async def reserve(self, conversation: str, tail: Totals, through: int) -> Entry | None:
@@ -170,75 +149,44 @@ class Repairer:
         target = await self.tombstones.current(tombstone)
         if not target:
             return
+        # so that loads that have the id cached look for the head
         await self.ends.states.remove(source)
         try:
-            await self._move_all(tombstone, source, target)
+            await until_written(partial(self._move_late, tombstone, source, target), SlotTaken)
         except (CorruptDocumentError, SchemaVersionError) as error:
             _LOGGER.warning("what came late to %s was not moved to %s: %s", source, target, error)
 
-    async def _move_all(self, tombstone: Document, source: str, target: str) -> None:
-        copied: Numbers = [(first, last) for first, last in tombstone["copied"]]
+    async def _move_late(self, tombstone: Document, source: str, target: str) -> None:
+        """Append to a log, to which others append too, what it lacks of one that it replaced.
+
+        Raises:
+            SlotTaken: Another writer was faster; what was appended before is found by its links.
+        """
         since = tombstone["at"].replace(tzinfo=UTC) - _CLOCKS_DIFFER
-        late = await self._late(source, copied)
-        if not late and not await self.copies.has_annotations(source, since=since):
+        entries, _ = await self.ends.reader.log.count(source)
+        if entries == tombstone["entries"] and not await self.copies.has_annotations(
+            source, since=since
+        ):
             return
         copy = LogCopy(self.codec)
-        await self._catch_up(target, copy)
-        async for entry in self._entries(source, ""):
-            if any(first <= entry.number <= last for first, last in copied):
-                copy.match(entry)
-        await self.tombstones.moved(source, await self._move(source, target, copy, late, copied))
+        async with aclosing(self._batches(source, "")) as batches:
+            async for batch in batches:
+                async for entry in self._entries(target, entry_id(target, copy.tail.entries)):
+                    copy.add(entry)
+                await self._follow(source, target, copy, batch)
+        await self.tombstones.moved(source, copy.matched)
         await self.copies.move_annotations(source, target, copy.places, since=since)
 
-    async def _late(self, source: str, copied: Numbers) -> list[Entry]:
-        """Return the entries of a log that its copy lacks."""
-        late = list[Entry]()
-        starts = [0, *(last for _, last in copied)]
-        ends = [*(first for first, _ in copied), None]
-        for start, end in zip(starts, ends, strict=True):
-            through = "" if end is None else entry_id(source, end - 1)
-            if end is None or end - 1 > start:
-                late += [
-                    entry async for entry in self._entries(source, entry_id(source, start), through)
-                ]
-        return late
-
-    async def _move(
-        self, source: str, target: str, copy: LogCopy, late: Sequence[Entry], copied: Numbers
-    ) -> Numbers:
-        """Append late entries to the copy; return the numbers of all that it has then."""
-        for batch in packed(late, limit=_CHARACTERS_AT_ONCE, size=payload_characters):
-            payloads = await self._copy_chunks(source, target, batch)
-            for entry in batch:
-                await self._append(source, target, copy, entry, payloads)
-                copied = joined([*copied, (entry.number, entry.number)])
-        return copied
-
-    async def _append(
-        self,
-        source: str,
-        target: str,
-        copy: LogCopy,
-        entry: Entry,
-        payloads: Mapping[str, str],
+    async def _follow(
+        self, source: str, target: str, copy: LogCopy, entries: Sequence[Entry]
     ) -> None:
-        """Append to the copy, to which others append too, what it lacks of an entry; it has the entry's chunks."""
-
-        async def write() -> None:
-            work = partial(_lacking, copy, entry, payloads, source)
-            characters = characters_of(entry.messages, payloads)
-            made = await run_in_thread_if_long(work, characters=characters)
-            if made is None:
-                return
-            try:
-                await self.ends.reader.log.insert(target, [made])
-            except SlotTaken:
-                await self._catch_up(target, copy)
-                raise
-            copy.add(made)
-
-        await until_written(write, SlotTaken)
-        copy.match(entry)
+        """Append to the copy what it lacks of the next entries of the log. At most four commands."""
+        missing = [entry for entry in entries if not copy.has(entry)]
+        payloads = await self._copy_chunks(source, target, missing)
+        messages = [message for entry in missing for message in entry.messages]
+        work = partial(self._following, copy, entries, payloads, source)
+        made = await run_in_thread_if_long(work, characters=characters_of(messages, payloads))
+        await self.ends.reader.log.insert(target, made)
 
     def _following(
         self, copy: LogCopy, entries: Sequence[Entry], payloads: Mapping[str, str], source: str
@@ -246,20 +194,21 @@ class Repairer:
         """Add to the copy what it lacks of the next entries of the log; return the entries to write."""
         made = list[Entry]()
         for entry in entries:
-            if entry.after != copy.log_link:
-                made += self._reserved(copy, entry, _before_sources(entry))
-            following = _lacking(copy, entry, payloads, source)
-            if following is not None:
-                copy.add(following)
-                made.append(following)
+            if not copy.has(entry):
+                if entry.after != copy.log_link:
+                    made += self._reserved(copy, entry.at, _before_sources(entry))
+                following = _lacking(copy, entry, payloads, source)
+                if following is not None:
+                    copy.add(following)
+                    made.append(following)
             copy.match(entry)
         return made
 
-    def _reserved(self, copy: LogCopy, entry: Entry, through: int) -> list[Entry]:
+    def _reserved(self, copy: LogCopy, at: datetime, through: int) -> list[Entry]:
         """Reserve source ids up to one in the copy; return the entry to write, none if they are in use."""
         if through <= copy.tail.sources_through:
             return []
-        made = copy.reserved(entry.at, through, link=self.ends.reader.clock.link())
+        made = copy.reserved(at, through, link=self.ends.reader.clock.link())
         copy.add(made)
         return [made]
 
@@ -286,11 +235,6 @@ class Repairer:
             first = await self._payloads(source, messages[:half])
             return first | await self._payloads(source, messages[half:])
         return dict(zip([message.id for message in messages], texts, strict=True))
-
-    async def _catch_up(self, target: str, copy: LogCopy) -> None:
-        """Add what others appended to the copy."""
-        async for entry in self._entries(target, entry_id(target, copy.tail.entries)):
-            copy.add(entry)
 
     async def _copy_state(
         self, source: str, target: str, copy: LogCopy, document: Document | None

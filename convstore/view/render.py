@@ -337,7 +337,7 @@ class Decoder:
         """Return True unless the entry tells that a message is cut, shortened, or partly in a payload."""
         if showing.room is not None or (message.media and stub is None):
             return False
-        if message.payload and (stub is None or message.payload.body):
+        if message.payload and (stub is None or message.payload.identity):
             return False
         if stub is not None:
             return not message.keeps_content

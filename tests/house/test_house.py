@@ -99,8 +99,10 @@ KNOW_REWINDS = {
     "conversation.log",
     "conversation.services",
     "exceptions",
+    "log.active_totals",
     "log.branch",
     "log.changes",
+    "log.copied",
     "log.entry",
     "log.facts.items",
     "log.facts.rewound",
@@ -113,8 +115,7 @@ KNOW_REWINDS = {
     "turns.variants",
     "values.log_records",
     "values.models",
-    "verify.active_totals",
-    "verify.copied",
+    "verify.entry",
 }
 """The modules that may know of rewinds; all others read active messages."""
 

@@ -17,8 +17,9 @@ from properties import parts
 from convstore import Conversation, ConversationDeletedError, ConversationStore, InvalidInputError
 from convstore.exceptions import CorruptDocumentError
 from convstore.integration import host_of
+from convstore.log.copied import LogCopy
 from convstore.log.entry import Entry
-from convstore.log.facts.event import EVENT
+from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.facts.rewound import REWOUND, RewoundRange
 from convstore.messages.values import Codec
 from convstore.mongo.copies import Copies
@@ -32,7 +33,6 @@ from convstore.testing.restoring import talk, texts
 from convstore.testing.verifying import SUMMARY_RULE, fill_with_everything
 from convstore.types import LogItem, VerifyReport
 from convstore.values.stamps import read_stamp
-from convstore.verify.copied import LogCopy
 
 pytestmark = pytest.mark.slow
 
@@ -248,6 +248,33 @@ async def test_what_late_writers_append_is_moved(own: Any) -> None:
     await chat.store.close()
 
 
+async def test_a_move_that_was_killed_writes_nothing_twice(
+    own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next sweep finds what the one before has moved, also an entry without messages, by its link."""
+    store = ConversationStore(own, clock=Clock(monotonic=lambda: 100.0))
+    chat = store.conversation(user_id="u", thread_id="t")
+    await talk(chat, range(5))
+    await broken(own, chat)
+    await repair(own, chat)
+    writer = (await host_of(chat).services()).writer
+    scope = tuple(chat.scope.items())
+    await writer.append(scope, (), facts=EVENT.put(TurnEvent("fence", "q4")))
+    await writer.append(scope, [HumanMessage("Late?", id="late")])
+    entries = len(await entries_of(own, chat))
+
+    async def killed_before(*_: Any) -> None:
+        """Record nothing."""
+
+    monkeypatch.setattr(Tombstones, "moved", killed_before)
+    for seconds in (90, 2 * 24 * 3_600):
+        await sweep(own, seconds)
+        assert len(await entries_of(own, chat)) == entries + 2
+    assert (await messages_of(ConversationStore(own).conversation(**chat.scope)))[-1] == "late"
+    assert (await ConversationStore(own).verify()).findings == ()
+    await store.close()
+
+
 async def test_a_cached_id_is_used_for_ten_seconds_at_most(own: Any) -> None:
     """A load notices at once, an append after ten seconds; both go on in the copy."""
     seconds = [100.0]
@@ -360,9 +387,9 @@ async def test_a_copy_that_was_given_up_replaces_nothing(
     for name in ("keep_copy", "replace_log"):
         original = getattr(Tombstones, name)
 
-        async def suspended(*arguments: Any, then: Any = original, **options: Any) -> bool:
+        async def suspended(*arguments: Any, then: Any = original, **options: Any) -> Any:
             await sweep(own, 8_000)
-            return bool(await then(*arguments, **options))
+            return await then(*arguments, **options)
 
         with monkeypatch.context() as patch:
             patch.setattr(Tombstones, name, suspended)

@@ -50,7 +50,7 @@ FREE["log"] |= {
     "totals.counter",  # a wrong name costs a count of the messages
     "messages.tool",
     "messages.payload.size",
-    "messages.payload.body",
+    "messages.payload.identity",
     "totals.sources_through",
 }
 

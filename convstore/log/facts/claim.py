@@ -5,10 +5,9 @@ They are claimed in the outermost conversation around it, because no index keeps
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from convstore.log.entry import Entry
+from convstore.log.entry import Entry, Facts
 from convstore.log.facts.kind import FactKind
 
 
@@ -41,9 +40,10 @@ class ClaimKind(FactKind[Claim]):
         """Return the claim that `encode` wrote."""
         return Claim(stored["by"], tuple(stored["ids"]))
 
-    def source_ids(self, value: Claim) -> Sequence[int]:
-        """Return the claimed ids."""
-        return value.ids
+    def ids_in(self, facts: Facts) -> tuple[int, ...]:
+        """Return the source ids that some facts claim."""
+        claim = self.among(facts)
+        return claim.ids if claim else ()
 
 
 CLAIM = ClaimKind()

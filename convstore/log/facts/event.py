@@ -77,22 +77,6 @@ class EventKind(FactKind[TurnEvent]):
             return [of_variant(value.first_turn, value.variant)]
         return [events_of(value.turn)] if value.kind in ("wait", "decide") else []
 
-    def turns(self, value: TurnEvent) -> Iterable[int]:
-        """Return its question."""
-        return [value.question]
-
-    def names(self, value: TurnEvent) -> Iterable[str]:
-        """Return the id of its question."""
-        return [value.turn] if value.kind != "fence" else []
-
-    def over(self, value: TurnEvent, question: int) -> Over:
-        """Return how it ends the newest turn; one that ends an earlier turn changes nothing."""
-        return value.over if value.question == question else ""
-
-    def placed(self, value: TurnEvent, questions: Mapping[str, int]) -> TurnEvent:
-        """Return it with the ordinal of its question."""
-        return value._replace(question=questions.get(value.turn, 0))
-
     def moved(self, value: TurnEvent, entry: Entry, copy: LogCopy) -> TurnEvent | None:
         """Return it as a copy records it; without its variant if the copy cannot show that.
 
@@ -103,7 +87,7 @@ class EventKind(FactKind[TurnEvent]):
             return event
         if event.kind == "begin":
             return _moved_beginning(event, copy)
-        if copy.has_variant(event.first_turn, event.variant):
+        if (event.first_turn, event.variant) in copy.variants:
             return event
         if event.kind == "append":  # its question still names the place
             return event._replace(kind="fence", variant="")

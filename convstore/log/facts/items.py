@@ -221,7 +221,7 @@ def _moved(items: Iterable[EntryItem], copy: LogCopy) -> Iterator[EntryItem]:
         if item.cut:
             if place := copy.item_from(item.cut):
                 yield replace(item, after=after, cut=place)
-        elif copy.place_of_item(item.id) is None:
+        elif item.id not in copy.items:
             yield replace(item, after=after)
 
 

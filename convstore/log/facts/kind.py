@@ -11,11 +11,11 @@ needs a checksum; `mongo.facts` stores them, and restores them by the kind's `sh
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from convstore.log.entry import NO_FACTS, Entry, Facts, Over, PayloadRef
+from convstore.log.entry import NO_FACTS, Entry, Facts, PayloadRef
 from convstore.messages.encoding import digest_of
 from convstore.messages.values import Codec
 from convstore.values.plain import with_leaves
@@ -38,13 +38,12 @@ class Sealed(NamedTuple):
 
 
 class LogCopy(Protocol):
-    """A copy of a log that may lack entries; see `verify.copied`.
-
-    Attributes:
-        places: Ordinals of messages in the log, and in the copy; 0 for a message that the copy lacks.
-    """
+    """A copy of a log that may lack entries; see `log.copied` for the attributes."""
 
     places: dict[int, int]
+    items: dict[str, tuple[int, int]]
+    variants: dict[tuple[str, str], Any]
+    standings: dict[str, Any]
 
     def place_before(self, ordinal: int) -> int:
         """Return where the copy has the last message up to an ordinal that it has, 0 for none."""
@@ -56,18 +55,6 @@ class LogCopy(Protocol):
 
     def is_active(self, ordinal: int) -> bool:
         """Return True if a message of the copy is active."""
-        ...
-
-    def has_variant(self, first_turn: str, variant: str) -> bool:
-        """Return True if the copy has the beginning of a variant."""
-        ...
-
-    def newest(self, kind: str, key: str) -> Any:
-        """Return the last fact of a kind that the copy has under a key, None without one; see `FactKind.key_of`."""
-        ...
-
-    def place_of_item(self, id_: str) -> tuple[int, int] | None:
-        """Return the place of an item in the copy, None if the copy lacks it."""
         ...
 
     def item_from(self, place: tuple[int, int]) -> tuple[int, int] | None:
@@ -104,6 +91,10 @@ class FactKind(Generic[Value]):
         """Return the fact of an entry, None without one."""
         return entry.facts.get(self.name)
 
+    def among(self, facts: Facts) -> Value | None:
+        """Return the fact of this kind among some, None without one."""
+        return facts.get(self.name)
+
     def put(self, value: Value | None, facts: Facts = NO_FACTS) -> Facts:
         """Return facts with another value for this kind; without it, if the value is None or empty."""
         others = {name: fact for name, fact in facts.items() if name != self.name}
@@ -131,33 +122,9 @@ class FactKind(Generic[Value]):
         """Return the look-up values by which its entry is found."""
         return ()
 
-    def source_ids(self, value: Value) -> Sequence[int]:
-        """Return source ids that nothing else in the family may use."""
-        return ()
-
-    def turns(self, value: Value) -> Iterable[int]:
-        """Return the ordinals of the questions that it says something of."""
-        return ()
-
-    def over(self, value: Value, question: int) -> Over:
-        """Return why the newest question is over by this fact, "" if it is not."""
-        return ""
-
-    def placed(self, value: Value, questions: Mapping[str, int]) -> Value:
-        """Return the fact as it is appended, given the ordinals of the questions that it names."""
-        return value
-
-    def names(self, value: Value) -> Iterable[str]:
-        """Return the ids of the questions that it names."""
-        return ()
-
     def cut(self, value: Value, before: int, *, has_messages: bool) -> Value | None:
         """Return the part that a fork keeps which is cut before an ordinal in the fact's entry, None for nothing."""
         return value if has_messages else None
-
-    def key_of(self, value: Value) -> str:
-        """Return the key under which a later fact of this kind replaces it, "" for none."""
-        return ""
 
     def moved(self, value: Value, entry: Entry, copy: LogCopy) -> Value | None:
         """Return the fact in a copy of the log, None if the copy cannot have it or makes it again."""

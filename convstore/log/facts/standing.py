@@ -147,16 +147,12 @@ class StandingKind(FactKind[Standing]):
             keys.append(numbered(place, shown.number))
         return keys
 
-    def key_of(self, value: Standing) -> str:
-        """Return its place."""
-        return value.place
-
     def moved(self, value: Standing, entry: Entry, copy: LogCopy) -> Standing | None:
         """Return it with the variant that it takes away in the copy, which is the one shown there.
 
         An earlier entry that changed the place may be lost.
         """
-        known: Standing = copy.newest(self.name, value.place) or first_standing(value.place)
+        known: Standing = copy.standings.get(value.place) or first_standing(value.place)
         here = known.shown
         left = value.left
         standing = value

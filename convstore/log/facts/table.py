@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from convstore.log.entry import NO_FACTS, Entry, Facts, Over
+from convstore.log.entry import NO_FACTS, Entry, Facts
 from convstore.log.facts.branch import BRANCH
 from convstore.log.facts.claim import CLAIM
 from convstore.log.facts.event import EVENT
@@ -45,14 +45,9 @@ def keys_of(entry: Entry) -> list[Key]:
     return [*found]
 
 
-def source_ids_of(facts: Facts) -> list[int]:
-    """Return the source ids that facts take."""
-    return [number for kind, value in each(facts) for number in kind.source_ids(value)]
-
-
 def kept_source_ids(entry: Entry) -> list[int]:
     """Return the source ids of an entry that the store did not choose: an index keeps them unique."""
-    return [*source_ids_of(entry.facts), *(source.id for source in entry.sources if source.kept)]
+    return [*CLAIM.ids_in(entry.facts), *(source.id for source in entry.sources if source.kept)]
 
 
 def version_of(facts: Facts) -> int:
@@ -63,26 +58,6 @@ def version_of(facts: Facts) -> int:
 def newest_version() -> int:
     """Return the highest version of entries that this convstore reads."""
     return max(kind.version for kind in KINDS.values())
-
-
-def over_after(facts: Facts, question: int) -> Over:
-    """Return why the newest question is over by some facts, "" if it is not."""
-    for kind, value in each(facts):
-        if over := kind.over(value, question):
-            return over
-    return ""
-
-
-def placed(facts: Facts, questions: Mapping[str, int]) -> Facts:
-    """Return facts as they are appended, given the ordinals of the questions that they name."""
-    if not facts:
-        return NO_FACTS
-    return {name: kind_named(name).placed(value, questions) for name, value in facts.items()}
-
-
-def names_in(facts: Facts) -> set[str]:
-    """Return the ids of the questions that facts name."""
-    return {id_ for kind, value in each(facts) for id_ in kind.names(value)}
 
 
 def has_unknown(facts: Facts) -> bool:

@@ -2,7 +2,7 @@
 
 The copy numbers entries and messages without gaps. Everything that refers to a number or an ordinal of the log refers
 to the same entry or message in the copy: rewinds, variants, items and cuts. Message ids, source ids, dates, links and
-bodies stay as they are. Pure; `repair` reads and writes.
+bodies stay as they are. `verify.repair` reads and writes.
 
 The module is long because each kind of reference to a number or an ordinal has its translation.
 """
@@ -15,11 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import CorruptDocumentError
+from convstore.log.active_totals import ActiveTotals
 from convstore.log.assignment import saw_of
 from convstore.log.branch import Branch, branch_of
 from convstore.log.entry import Entry, EntryMessage, Facts, Over, Totals
@@ -27,8 +28,8 @@ from convstore.log.facts.branch import BRANCH, own_totals
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.facts.items import item_rows
 from convstore.log.facts.rewound import REWOUND, Rewound, RewoundRange
-from convstore.log.facts.standing import STANDING
-from convstore.log.facts.table import each, kept_source_ids, moved
+from convstore.log.facts.standing import STANDING, Standing
+from convstore.log.facts.table import kept_source_ids, moved
 from convstore.log.rewind import NO_REWINDS, Rewinds, changed, continued
 from convstore.log.stored_message import read_message, stamp_of
 from convstore.log.totals import RunningTotals, numbers_after
@@ -36,7 +37,6 @@ from convstore.messages.encoding import decode_message
 from convstore.messages.values import Codec
 from convstore.values.ranges import has, joined, without
 from convstore.values.stamps import ViewStamp, write_stamp
-from convstore.verify.active_totals import ActiveTotals
 
 Pairs = list[tuple[int, int]]
 """First and last ordinals of ranges, in order."""
@@ -60,7 +60,12 @@ class LogCopy:
         places: Ordinals of messages in the log, and in the copy.
         log_active: The active messages of the log, as far as its entries were seen.
         log_link: The link of the last of these entries.
+        log_sources: The highest source id that was in use after any of them.
+        matched: Number of these entries.
         summaries: Tokens of its summaries.
+        items: Places of items in the copy, by their ids.
+        variants: The variants that began in the copy, by the turn that stood first at their place, and their ids.
+        standings: What stands at places of the copy.
     """
 
     codec: Codec
@@ -68,17 +73,19 @@ class LogCopy:
     places: dict[int, int] = field(default_factory=dict)
     log_active: Rewinds = NO_REWINDS
     log_link: int = 0
+    log_sources: int = 0
+    matched: int = 0
     summaries: frozenset[str] = frozenset()
+    items: dict[str, tuple[int, int]] = field(default_factory=dict)
+    variants: dict[tuple[str, str], Branch] = field(default_factory=dict)
+    standings: dict[str, Standing] = field(default_factory=dict)
     _ids: dict[str, int] = field(default_factory=dict)
     _source_ids: set[int] = field(default_factory=set)
     _totals: ActiveTotals = field(default_factory=ActiveTotals)
     _spans: list[_Span] = field(default_factory=list)
     _numbers: dict[int, int] = field(default_factory=dict)
     _links: dict[int, int] = field(default_factory=dict)
-    _items: dict[str, tuple[int, int]] = field(default_factory=dict)
     _item_places: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)
-    _variants: dict[tuple[str, str], Branch] = field(default_factory=dict)
-    _newest: dict[tuple[str, str], Any] = field(default_factory=dict)
     _ends: dict[int, tuple[Over, str]] = field(default_factory=dict)
     _replies: dict[int, list[tuple[int, bool]]] = field(default_factory=dict)
 
@@ -98,13 +105,12 @@ class LogCopy:
         self._source_ids.update(kept_source_ids(entry))
         for row in item_rows([entry]):
             if row.item.id:
-                self._items[row.item.id] = row.place
+                self.items[row.item.id] = row.place
         event = EVENT.of(entry)
         if event and event.variant:
             self._add_to_variant(entry, event)
-        for kind, value in each(entry.facts):
-            if key := kind.key_of(value):
-                self._newest[kind.name, key] = value
+        if standing := STANDING.of(entry):
+            self.standings[standing.place] = standing
 
     def _add_messages(self, entry: Entry) -> None:
         if entry.messages:
@@ -117,9 +123,9 @@ class LogCopy:
     def _add_to_variant(self, entry: Entry, event: TurnEvent) -> None:
         key = (event.first_turn, event.variant)
         if event.kind == "begin":
-            self._variants[key] = branch_of([entry], self.active)
-        elif key in self._variants:
-            self._variants[key] = self._variants[key].after(entry)
+            self.variants[key] = branch_of([entry], self.active)
+        elif key in self.variants:
+            self.variants[key] = self.variants[key].after(entry)
 
     def match(self, entry: Entry) -> None:
         """Note where the copy has an entry of the log, which was copied: its messages, its items and its number."""
@@ -127,12 +133,18 @@ class LogCopy:
             if place := self._ids.get(message.id):
                 self.places[message.ordinal] = place
         for row in item_rows([entry]):
-            if place_of_item := self._items.get(row.item.id):
+            if place_of_item := self.items.get(row.item.id):
                 self._item_places.append((row.place, place_of_item))
         self.log_link = entry.totals.link
+        self.log_sources = max(self.log_sources, entry.totals.sources_through)
+        self.matched += 1
         self._numbers[entry.number] = self._links.get(entry.totals.link, 0)
         if rewinds := _after(self.log_active, entry):
             self.log_active = rewinds
+
+    def has(self, entry: Entry) -> bool:
+        """Return True if the copy has an entry of the log. One with items alone has the link of another: never."""
+        return entry.totals.link in self._links and not entry.has_only_items
 
     def follow(self, entry: Entry, payloads: Mapping[str, str]) -> Entry | None:
         """Return the entry that adds an entry of the log, without messages and items that the copy has.
@@ -143,7 +155,7 @@ class LogCopy:
         if entry.messages and not kept:
             return None
         facts = moved(entry, self)
-        event = facts.get(EVENT.name)
+        event = EVENT.among(facts)
         branch = self._branch(entry, event)
         made = self._made(entry, kept, payloads, facts, branch)
         if branch is not None:
@@ -355,18 +367,6 @@ class LogCopy:
         """Return True if a message of the copy is active."""
         return self.active.has(ordinal)
 
-    def has_variant(self, first_turn: str, variant: str) -> bool:
-        """Return True if the copy has the beginning of a variant."""
-        return (first_turn, variant) in self._variants
-
-    def newest(self, kind: str, key: str) -> Any:
-        """Return the last fact of a kind that the copy has under a key, None without one."""
-        return self._newest.get((kind, key))
-
-    def place_of_item(self, id_: str) -> tuple[int, int] | None:
-        """Return the place of an item in the copy, None if the copy lacks it."""
-        return self._items.get(id_)
-
     def item_from(self, place: tuple[int, int]) -> tuple[int, int] | None:
         """Return the place in the copy of the first item that the log has at a place or after it."""
         places = [in_copy for in_log, in_copy in self._item_places if in_log >= place]
@@ -376,7 +376,7 @@ class LogCopy:
         """Return the variant that an entry continues or finishes, None for any other entry."""
         if event is None or not event.variant or event.kind == "begin":
             return None
-        known = self._variants.get((event.first_turn, event.variant))
+        known = self.variants.get((event.first_turn, event.variant))
         return known._replace(is_ending=BRANCH.of(entry) is None) if known else None
 
     def _point(self, entry: Entry, made: Entry, event: TurnEvent) -> Totals:

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from langchain_core.messages import BaseMessage
-
-from convstore.log.entry import RULES, Entry, Totals
-from convstore.log.facts.branch import BRANCH, own_totals
-from convstore.log.facts.event import EVENT
-from convstore.log.facts.standing import branched_after
-from convstore.log.rewind import COUNTS, NO_REWINDS, OF_ACTIVE, SIZES, Rewinds, continued, counts_of
-from convstore.log.totals import totals_after
+from convstore.log.entry import Entry
+from convstore.log.rewind import COUNTS, NO_REWINDS, SIZES, Rewinds, counts_of
 from convstore.values.ranges import has
 
 
@@ -99,46 +93,3 @@ class ActiveTotals:
             for name, sums in self._sums.items() if first <= through else ():
                 found[name] -= sums[min(last, through)] - sums[first - 1]
         return found
-
-
-def with_active(totals: Totals, entry: Entry, before: Totals) -> Totals:
-    """Return the expected totals of an entry with what `ActiveTotals` checks as stored."""
-    event = EVENT.of(entry)
-    if event is not None and event.variant:
-        is_hidden = BRANCH.of(entry) is not None
-        # once it is shown, others may be left
-        shown = entry.totals.turn if entry.totals.branched else 0
-        totals = replace(totals, branched=before.turn if is_hidden else shown)
-    if entry.is_rewind:
-        totals = replace(totals, branched=branched_after(entry, totals.branched))
-        changed = {name: getattr(entry.totals, name) for name in ("rewind_entry", "whole_list")}
-        return replace(continued(totals, entry.totals), **changed)
-    if BRANCH.of(entry) is None:
-        return totals
-    # it may have recounted all
-    sizes = {name: getattr(totals, name) for name in ("tokens", "view_tokens", "counter")}
-    return replace(continued(totals, before), **sizes)
-
-
-def branch_problem(
-    entry: Entry, messages: Sequence[BaseMessage], known: dict[tuple[str, str], Totals]
-) -> str:
-    """Compare the totals of a variant with those that follow from its last entry, in `known`; "" if they agree.
-
-    Those of its first entry are compared by `ActiveTotals`, once it becomes active.
-    """
-    event = EVENT.of(entry)
-    stored = own_totals(entry)
-    if event is None or not event.variant:
-        return ""
-    before = known.get((event.first_turn, event.variant))
-    known[event.first_turn, event.variant] = stored
-    if before is None or entry.rules != RULES or before.counter != stored.counter:
-        return ""
-    made = totals_after(
-        before, zip(entry.messages, messages, strict=True), at=entry.at, facts=entry.facts
-    )
-    wrong = [name for name in OF_ACTIVE if getattr(made, name) != getattr(stored, name)]
-    if wrong:
-        return f"the totals of variant {event.variant!r} do not follow: {', '.join(wrong)}"
-    return ""
