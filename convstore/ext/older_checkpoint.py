@@ -261,6 +261,30 @@ async def made_before(ids: Collection[str]) -> tuple[set[str], set[str]]:
     return made, set(ids) - origins.before
 
 
+_TRIGGERS = ("__start__", "__pregel_tasks", "branch:", "join:")
+"""How LangGraph's channels that hold the next step of a graph begin."""
+
+
+async def ended_with(message_id: str) -> bool | None:
+    """Return True if a run of the outermost graph ended with a message in its state, False if it has not ended since.
+
+    None without a checkpoint that has the message. A checkpoint within a run, or of one that failed or was interrupted,
+    has a next step; the last one of a run has none.
+    """
+    is_there = False
+    async with aclosing(_newest_first(run_config()[0])) as snapshots:
+        async for snapshot in snapshots:
+            values = snapshot.checkpoint["channel_values"]
+            if message_id not in ids_of(values.get("messages") or ()):
+                break
+            is_there = True
+            # A branch is there without a value; a join that nobody waits for is empty.
+            waiting = [name for name in values if name.startswith(_TRIGGERS)]
+            if not any(values[name] is None or values[name] for name in waiting):
+                return True
+    return False if is_there else None
+
+
 class _Origins(NamedTuple):
     """Where the messages of a state came from.
 

@@ -76,6 +76,7 @@ class HeldTurn:
         lock: Serialises the appends of one worker, such as parallel results.
         sharing: "borrows" if the lease is that of another turn, on which its holder works, too; "lends" for that one.
         may_be_superseded: A run of a framework goes on with its own turn though a later question was asked.
+        first_answer: Id of the answer that the turn had when this worker took it; "" for none, None if it was not read.
     """
 
     scope: Scope
@@ -99,6 +100,7 @@ class HeldTurn:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     sharing: Literal["", "lends", "borrows"] = ""
     may_be_superseded: bool = False
+    first_answer: str | None = None
 
     @property
     def key(self) -> str:
@@ -117,6 +119,9 @@ class HeldTurn:
         self.branch = found.hidden
         if found.branch:
             self.own_key = found.branch.key
+        if self.first_answer is None:
+            answer = found.record.answer
+            self.first_answer = str(answer.id) if answer else ""
 
     @property
     def variant(self) -> str:
@@ -161,6 +166,7 @@ class HeldTurn:
     def add(self, entry: Entry, messages: Sequence[BaseMessage], event: TurnEvent | None) -> None:
         """Take over an entry that was appended, with its messages and an event."""
         by_id = {message.id: message for message in messages}
+        self.first_answer = self.first_answer or ""
         self.record.add(entry.messages, [by_id[item.id] for item in entry.messages], event)
         self.unsure.difference_update(item.id for item in entry.messages)
         self.changed.set()

@@ -13,6 +13,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import MessagesState, StateGraph
+from langgraph.types import Command, interrupt
 from scripted_agents import ScriptedModel, log_of
 
 from convstore import Conversation, ConversationStore
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:RunnableWithMessageHistory is de
 
 TEXT = "Do seals sleep?"
 SAVER = InMemorySaver()
+SAVER_OF_AGENTS = InMemorySaver()
 
 Door = Callable[[Conversation, str], Awaitable[str]]
 """Asks the same request once more, with a model that says a text; returns the answer that the caller gets."""
@@ -94,6 +96,16 @@ async def _graph_with_a_checkpointer(chat: Conversation, says: str) -> str:
 
 async def _graph_without_a_load_node(chat: Conversation, says: str) -> str:
     return await _asked(_graph(_model(says), ("append", append_node(chat.store))), chat)
+
+
+def _node(chat: Conversation, name: str, says: Any) -> tuple[str, Any]:
+    """An agent as a node of a graph."""
+    own = ConversationMiddleware(chat.store)
+    return name, create_agent(ScriptedModel(replies=[says]), [], middleware=[own])
+
+
+async def _agent_in_a_graph(chat: Conversation, says: str) -> str:
+    return await _asked(_graph(_node(chat, "agent", AIMessage(says)), saver=SAVER_OF_AGENTS), chat)
 
 
 async def _chain(chat: Conversation, says: str) -> str:
@@ -174,6 +186,7 @@ WITH_IDS = [
     _graph_that_appends_last,
     _graph_with_a_checkpointer,
     _graph_without_a_load_node,
+    _agent_in_a_graph,
     _chain,
     _of("agent_framework", _microsoft),
 ]
@@ -196,6 +209,68 @@ async def test_the_same_request_finds_its_answer(chat: Conversation, door: Door)
     turn = await chat.get_turn("q1")
     assert turn
     assert turn.messages[-1].text == "They do."
+
+
+@pytest.mark.parametrize("durability", ["sync", "exit"])
+async def test_agents_in_a_graph_go_on_until_its_run_has_ended(
+    chat: Conversation, durability: Any
+) -> None:
+    """What the first agent said is no answer while the run of the graph failed; what it ended with is."""
+    saver = InMemorySaver()
+    request = {"messages": [_question()]}, {"configurable": chat.scope}
+    first = _node(chat, "first", AIMessage("Let me ask."))
+    graph = _graph(first, _node(chat, "second", ValueError("503")), saver=saver)
+    with pytest.raises(ValueError, match="503"):
+        await graph.ainvoke(*request, durability=durability)
+    for _ in range(3):
+        first = _node(chat, "first", AIMessage("I asked."))
+        graph = _graph(first, _node(chat, "second", AIMessage("They do.")), saver=saver)
+        result = await graph.ainvoke(*request, durability=durability)
+        assert result["messages"][-1].text == "They do."
+    said = [message.text for message in await log_of(chat)]
+    assert said == [TEXT, "Let me ask.", "I asked.", "They do."]
+
+
+def _steps(chat: Conversation, *replies: Any, saver: InMemorySaver | None = None) -> Any:
+    """A graph that loads before each call of a model and appends after it; "?" asks a person, an error is raised."""
+    nodes = list[tuple[str, Any]]()
+    for at, reply in enumerate(replies):
+
+        async def model(state: MessagesState, reply: Any = reply) -> Any:
+            if isinstance(reply, Exception):
+                raise reply
+            return {"messages": [AIMessage(interrupt("Which?") if reply == "?" else reply)]}
+
+        ends = load_node(chat.store), append_node(chat.store)
+        nodes += [(f"load {at}", ends[0]), (f"model {at}", model), (f"append {at}", ends[1])]
+    return _graph(*nodes, saver=saver)
+
+
+@pytest.mark.parametrize("in_subgraphs", [False, True])
+async def test_what_a_graph_says_in_several_steps_is_kept(
+    chat: Conversation, in_subgraphs: bool
+) -> None:
+    """A plan that a node wrote in this run is no answer yet: what the next node writes is appended, too."""
+    graph = _steps(chat, "A plan.", "They do.", saver=InMemorySaver())
+    if in_subgraphs:
+        parts = (("plan", _steps(chat, "A plan.")), ("write", _steps(chat, "They do.")))
+        graph = _graph(*parts, saver=InMemorySaver())
+    for _ in range(2):  # the second time the same request
+        assert await _asked(graph, chat) == "They do."
+    assert [message.text for message in await log_of(chat)] == [TEXT, "A plan.", "They do."]
+
+
+async def test_a_graph_goes_on_after_a_plan_if_its_run_broke_off(chat: Conversation) -> None:
+    """What a run said before it failed or was interrupted is no answer: the next step writes its own."""
+    saver = InMemorySaver()
+    with pytest.raises(ValueError, match="503"):
+        await _asked(_steps(chat, "A plan.", ValueError("503"), saver=saver), chat)
+    graph = _steps(chat, "Another plan.", "?", saver=saver)
+    assert await _asked(graph, chat) == "Another plan."
+    result = await graph.ainvoke(Command(resume="They do."), {"configurable": chat.scope})
+    assert result["messages"][-1].text == "They do."
+    said = [message.text for message in await log_of(chat)]
+    assert said == [TEXT, "A plan.", "Another plan.", "They do."]
 
 
 @pytest.mark.parametrize("door", [_graph_without_an_edge, _graph_that_appends_last])

@@ -18,6 +18,7 @@ from convstore.ext.langchain.run import AgentRun, ConversationAgentState, Refuse
 from convstore.ext.langchain.steps import Rules, load, new_view
 from convstore.ext.langchain.turn import TurnMessages, ids_in_log, read_turn
 from convstore.ext.older_checkpoint import (
+    ended_with,
     go_back,
     is_nested,
     made_before,
@@ -239,7 +240,7 @@ class _Joining:
             return []
         run.take_over(found)
         if turn[0].id != run.turn_id or (self._is_inner and len(turn) > 1):
-            self._go_on(turn, found)
+            await self._go_on(turn, found)
             return []
         only_here = await _only_here(self._chat, found, turn[1:])
         run.ahead = [*found.later, *only_here]
@@ -265,14 +266,16 @@ class _Joining:
         earlier = [message for message in self.messages[:start] if message.id not in moved]
         return [RemoveMessage(REMOVE_ALL_MESSAGES), *earlier, question, *answer]
 
-    def _go_on(self, turn: Sequence[BaseMessage], found: TurnMessages) -> None:
-        """Go on with a turn of a graph around the agent, or with one whose question the state has lost."""
+    async def _go_on(self, turn: Sequence[BaseMessage], found: TurnMessages) -> None:
+        """Go on with a turn of a graph around the agent, or with one whose question the state has lost.
+
+        An answer ends it if a run of the graph has ended with it; else it is the word of an agent before this one.
+        """
         if not self.trust.is_all:
             self.run.note(found.later)  # as logged, so that other content is a conflict
-        is_last = turn[-1].id in ids_of(found.until_answer[-1:])
-        self.run.is_answered = (
-            is_last and not self._is_inner
-        )  # of a state that has lost the question
+        answer = found.answer
+        is_last = answer != "" and turn[-1].id == answer
+        self.run.is_answered = is_last and (not self._is_inner or bool(await ended_with(answer)))
 
 
 def _answers(messages: Iterable[BaseMessage]) -> set[str]:

@@ -10,6 +10,7 @@ from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage
 from convstore import Conversation
 from convstore.ext.langgraph.hearing import Joined
 from convstore.ext.langgraph.state import loaded_of, logged_of, turn_in
+from convstore.ext.older_checkpoint import ended_with
 from convstore.integration import TurnAccess
 from convstore.messages.filing import ids_of, last_question, last_turn_of
 from convstore.types import History
@@ -18,12 +19,21 @@ from convstore.types import History
 async def find_answer(
     chat: Conversation, history: History, messages: Sequence[BaseMessage]
 ) -> AIMessage | None:
-    """Return the answer that the log has to the question of a state, in full; two commands if the view has both."""
+    """Return the answer that the log had to the question of a state before its run; two commands if the view has both.
+
+    What a node said before in this run, or in one that was interrupted or failed after it, is no answer yet.
+    """
     question = last_turn_of(messages)
     if question not in ids_of(history.messages[:-1]):
         return None
-    record = await TurnAccess(chat).record(str(question))
-    return record.answer if record else None
+    turns = TurnAccess(chat)
+    record = await turns.record(str(question))
+    answer = record.answer if record else None
+    held = turns.held(question)
+    if answer is None or (held and held.first_answer not in (None, answer.id)):
+        return None
+    goes_on = answer.id in ids_of(messages) and await ended_with(str(answer.id)) is False
+    return None if goes_on else answer
 
 
 def answer_before(
