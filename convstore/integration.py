@@ -22,7 +22,7 @@ from convstore.append.responses import is_answer_item
 from convstore.conversation import Conversation
 from convstore.conversation.entered import EnteredTurn
 from convstore.conversation.host import host_of
-from convstore.conversation.log import ConversationLog
+from convstore.conversation.log import ConversationLog, restored_facts
 from convstore.conversation.numbering import ResultNumbering
 from convstore.conversation.operations import Operation
 from convstore.conversation.run_turn import RunTurn
@@ -71,6 +71,7 @@ __all__ = [
     "normalize_messages",
     "open_database",
     "probe_server",
+    "restored_facts",
     "row_of",
     "run_sync",
     "settle",

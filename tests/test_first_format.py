@@ -27,6 +27,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore
 from convstore.integration import LogChanges, log_of
+from convstore.messages.values import Codec
 from convstore.mongo import migrator as migrate
 from convstore.mongo.driver import Driver
 from convstore.mongo.keys import MIGRATIONS
@@ -235,7 +236,7 @@ async def test_a_turn_goes_on_where_its_worker_left_it(old: Any) -> None:
     log = log_of(chat)
     end = await log.snapshot()
     assert end is not None
-    added = [found async for found in log.read(end, LogChanges()) if found.added_to]
+    added = [found async for found in log.read(end, LogChanges(Codec())) if found.added_to]
     assert [found.message.id for found in added] == ["picture"]
     async with await chat.turn("t3") as entered:
         assert [(call.id, call.args) for call in entered.open_calls] == [

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -20,28 +19,31 @@ from convstore.exceptions import ConversationDeletedError, InvalidInputError
 from convstore.log.changes import LogChanges
 from convstore.log.entry import Entry, Facts, Totals
 from convstore.log.facts.event import EVENT, TurnEvent
-from convstore.log.facts.table import archived, has_unknown, kind_named
+from convstore.log.facts.table import kind_named
 from convstore.log.stored_message import stamp_of
+from convstore.messages.values import Codec
 from convstore.readback.items import items_of_all_messages
 from convstore.runtime.cache import CachedConversation
 from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.turns.variants import VariantRequest
 from convstore.values.append_options import AppendOptions, Columns
 from convstore.values.log_records import (
-    ArchivedFact,
     LogChange,
     LogMessage,
     PlacedItem,
-    Range,
     StoredId,
     StoredItem,
 )
 from convstore.values.models import Receipt, StoredMessage
+from convstore.values.ranges import Pair
 from convstore.values.scope import MAX_IDS, PATH, Scope
 from convstore.values.stamps import ViewStamp
 
 _PAGE = 200
 """Messages whose annotations are read with one command."""
+
+_WHOLE: Mapping[str, int] = {}
+"""Projection of entries with all their facts, and the look-up values of those that this version does not know."""
 
 
 class ConversationLog:
@@ -86,16 +88,12 @@ class ConversationLog:
         """
         services, cached = await self._found()
         page = list[LogMessage]()
-        rewound = tuple[Range, ...]()
         changed = 0
-        is_hidden = False
-        async with aclosing(services.reader.walk(self._scope, snapshot)) as entries:
+        reading = services.reader.walk(self._scope, snapshot, fields=_WHOLE)
+        async with aclosing(reading) as entries:
             async for _, entry in entries:
                 changes.add(entry)
-                if entry.is_rewind or is_hidden:
-                    rewound = changes.rewinds.gaps(entry.first - 1)
-                is_hidden = entry.is_rewind and bool(entry.messages)
-                page += await self._decode(services, cached, entry, rewound, changed)
+                page += await self._decode(services, cached, entry, changed)
                 if entry.messages or entry.is_rewind:
                     changed = entry.number
                 if len(page) >= _PAGE:
@@ -141,15 +139,16 @@ class ConversationLog:
                         is_rewound=stored.ordinal in rewound,
                     )
 
-    async def rewound(self, snapshot: Totals) -> Sequence[Range]:
-        """Return the messages that are rewound as of an entry, whose totals are given.
+    async def rewound(self, snapshot: Totals) -> Sequence[Pair]:
+        """Return the ranges of messages that are rewound as of an entry, whose totals are given.
 
         Raises:
             ConversationDeletedError: The conversation was deleted meanwhile.
         """
         services, cached = await self._found()
         async with services.reader.reading(cached):
-            return (await services.reader.snapshot(cached, snapshot)).active.ranges
+            log = await services.reader.snapshot(cached, snapshot)
+        return log.active.gaps(snapshot.messages)
 
     async def items(self) -> AsyncGenerator[StoredItem, None]:
         """Iterate over the items that are no messages, also those of rewound messages."""
@@ -158,37 +157,12 @@ class ConversationLog:
             async for item in items:
                 yield item
 
-    async def facts(self, snapshot: Totals) -> tuple[list[ArchivedFact], list[str]]:
-        """Return the facts up to an entry that an archive has as they are, in order; and the kinds that it cannot have.
-
-        Variants, rewinds, items and the end of a turn are archived in forms of their own.
-        """
-        services, cached = await self._found()
-        read = partial(
-            services.reader.log.entries_with_facts,
-            cached.conversation,
-            before=snapshot.entries + 1,
-        )
-        async with services.reader.reading(cached):
-            entries = await read()
-            if any(has_unknown(entry.facts) for entry in entries):  # with their look-up values
-                entries = await read(has_messages=True)
-        found = list[ArchivedFact]()
-        left_out = list[str]()
-        for entry in entries:
-            for name, value in archived(entry.facts):
-                if value is None:
-                    left_out.append(name)
-                    continue
-                has_messages = entry.first <= entry.last
-                found.append(ArchivedFact(name, value, entry.last, entry.at, has_messages))
-        return found, left_out
-
     async def changes(self, snapshot: Totals) -> list[LogChange]:
         """Return what entries did besides appending messages, up to one whose totals are given, in order."""
-        (services, _) = await self._found()
-        changes = LogChanges()
-        async with aclosing(services.reader.walk(self._scope, snapshot)) as entries:
+        services, _ = await self._found()
+        changes = LogChanges(services.reader.codec)
+        reading = services.reader.walk(self._scope, snapshot, fields=_WHOLE)
+        async with aclosing(reading) as entries:
             async for _, entry in entries:
                 changes.add(entry)
         return changes.found
@@ -201,7 +175,9 @@ class ConversationLog:
         """
         services = await self._services()
         condition = Condition(self._end)
-        if change.kind == "begin":
+        if change.is_fact:
+            await self.append((), facts=[change])
+        elif change.kind == "begin":
             replaced = change.message if change.variant == change.turn else ""
             asked = VariantRequest(change.variant, replaced)
             variants = services.turn_keeper.variants
@@ -250,7 +226,7 @@ class ConversationLog:
         change: LogChange | None = None,
         items: Sequence[PlacedItem] = (),
         columns: Mapping[str, Columns] | None = None,
-        facts: Sequence[ArchivedFact] = (),
+        facts: Sequence[LogChange] = (),
     ) -> Receipt:
         """Append messages of an archive, as `Conversation.append` does; taken source ids are replaced.
 
@@ -275,7 +251,7 @@ class ConversationLog:
             self._scope,
             messages,
             items=items,
-            facts=EVENT.put(event, restored_facts(facts)),
+            facts=EVENT.put(event, restored_facts(facts, services.reader.codec)),
             condition=condition,
             options=options,
         )
@@ -326,7 +302,6 @@ class ConversationLog:
         services: Services,
         cached: CachedConversation,
         entry: Entry,
-        rewound: Sequence[tuple[int, ...]],
         changed: int,
     ) -> list[LogMessage]:
         """Return the messages of an entry; `changed` is the last entry before it with messages or a rewind."""
@@ -345,7 +320,6 @@ class ConversationLog:
                 created_at=entry.at,
                 # Results of the retrieval tool repeat earlier source ids and own none.
                 sources="" if stored.tool == RETRIEVAL_TOOL else stored.sources,
-                rewound=rewound,
                 stamp=stamp if stamp and stamp.entry >= changed else None,
             )
             for stored, message, stamp in zip(entry.messages, messages, stamps, strict=True)
@@ -358,17 +332,17 @@ class ConversationLog:
         return [replace(message, annotations=found.get(message.ordinal, {})) for message in page]
 
 
-def restored_facts(facts: Sequence[ArchivedFact]) -> Facts:
+def restored_facts(facts: Sequence[LogChange], codec: Codec) -> Facts:
     """Return the facts that an archive has of one entry; an InvalidInputError if one is damaged."""
     restored = dict[str, Any]()
     for fact in facts:
-        kind = kind_named(fact.kind)
+        kind = kind_named(fact.name)
         try:
             if not kind.is_archived:
                 raise ValueError("an archive has facts of this kind in a form of their own")
-            restored[fact.kind] = kind.restored(fact.value)
+            restored[fact.name] = kind.restored(codec.decode(fact.values))
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise InvalidInputError(
-                f"its fact {fact.kind!r} after message {fact.after} cannot be read: {error}"
+                f"its fact {fact.name!r:.80} after message {fact.ordinal} cannot be read: {error}"
             ) from error
     return restored

@@ -1,6 +1,7 @@
 """Read what the entries of a log did besides appending messages, so that an import can do it again.
 
-That is what a worker or a person said of a turn, what became of its variants, and which messages were rewound.
+That is what a worker or a person said of a turn, what became of its variants, which messages were rewound, and all
+other facts of entries.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from convstore.log.facts.branch import BRANCH
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.facts.rewound import REWOUND, Rewound
 from convstore.log.facts.standing import STANDING
+from convstore.log.facts.table import archived
 from convstore.log.rewind import NO_REWINDS, Rewinds
+from convstore.messages.values import Codec
 from convstore.values.log_records import LogChange
 from convstore.values.ranges import Pair, without
 
@@ -24,18 +27,24 @@ _EVENTS = ("begin", "wait", "decide", "finish", "stop")
 class LogChanges:
     """The changes of a log, read entry by entry.
 
+    Args:
+        codec: Encodes the values of facts.
+
     Attributes:
         rewinds: Which messages are active after the last entry.
         can_be_made: False if a repair left an entry that moved messages as no call of a conversation does. Then an
-            import rewinds what is rewound in the end, and only gets the events that still count.
+            import rewinds what is rewound in the end, and only gets the facts and the events that still count.
+        left_out: Kinds of facts that an archive cannot have.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, codec: Codec) -> None:
         self.rewinds = NO_REWINDS
         self.can_be_made = True
+        self.left_out = set[str]()
+        self._codec = codec
         self._ids = dict[int, str]()
         self._found = list[tuple[LogChange, Entry]]()
-        self._left_out = set[int]()
+        self._without_change = set[int]()
 
     @property
     def found(self) -> list[LogChange]:
@@ -46,7 +55,7 @@ class LogChanges:
         return [
             change
             for change, entry in self._found
-            if change.is_event and not change.variant and active.event_of(entry)
+            if change.is_fact or (change.is_event and not change.variant and active.event_of(entry))
         ]
 
     def add(self, entry: Entry) -> None:
@@ -57,7 +66,8 @@ class LogChanges:
             with suppress(ValueError):
                 self.rewinds = before.after(entry)
         self._ids |= {message.ordinal: message.id for message in entry.messages}
-        self._found += [(change, entry) for change in self._changes(entry, before)]
+        changes = [*self._changes(entry, before), *self._facts(entry)]
+        self._found += [(change, entry) for change in changes]
 
     def _changes(self, entry: Entry, before: Rewinds) -> Iterator[LogChange]:
         event = EVENT.of(entry)
@@ -67,6 +77,15 @@ class LogChanges:
             yield from self._of_rewind(entry, before)
         elif event is not None and event.question and event.kind in _EVENTS:
             yield _with_event(_change(entry, event.kind, has_messages=bool(entry.messages)), event)
+
+    def _facts(self, entry: Entry) -> Iterator[LogChange]:
+        """Yield the facts that an archive has as they are; the kinds above have forms of their own."""
+        for name, value in archived(entry.facts):
+            if value is None:
+                self.left_out.add(name)
+                continue
+            made = _change(entry, "fact", has_messages=bool(entry.messages))
+            yield made._replace(name=name, values=self._codec.encode(value))
 
     def _of_variant(self, entry: Entry, event: TurnEvent, before: Rewinds) -> Iterator[LogChange]:
         kind = event.kind if event.kind in _EVENTS else "append"
@@ -88,8 +107,8 @@ class LogChanges:
         rewound = without(later, earlier)
         restored = without(earlier, later)
         if (REWOUND.of(entry) or Rewound()).undo != entry.number:
-            if before.undo in self._left_out:
-                self._left_out.add(entry.number)
+            if before.undo in self._without_change:
+                self._without_change.add(entry.number)
                 return
             yield _change(entry, "undo", message=self._first(restored))
             return
@@ -100,7 +119,7 @@ class LogChanges:
             yield made._replace(turn=now.turn, first_turn=standing.place, variant=now.variant)
             return
         if not rewound:  # only items were
-            self._left_out.add(entry.number)
+            self._without_change.add(entry.number)
             return
         is_of_others = bool(entry.messages) and rewound[0][0] < entry.first
         self.can_be_made = self.can_be_made and not (restored or is_of_others)

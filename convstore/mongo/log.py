@@ -295,19 +295,6 @@ class Log:
         )
         return [entry_from(decoded(document)) for document in found]
 
-    async def entries_with_facts(
-        self, conversation: str, *, before: int, has_messages: bool = False
-    ) -> list[Entry]:
-        """Return the entries before a number that have facts, in order, by default without their messages.
-
-        One command.
-        """
-        query = within(conversation, *entry_range(conversation, before=before))
-        query["facts"] = {"$exists": True}
-        fields = {} if has_messages else {"messages": 0, "sources": 0, "lookup": 0}
-        found = await self._log.find(query, fields, order=BY_KEY)
-        return [entry_from(decoded(document)) for document in found]
-
     async def message_at(self, conversation: str, ordinal: int) -> StoredMessageRow | None:
         """Return the message with an ordinal, or None. One command."""
         query = {"conversation": conversation, "first": {"$lte": ordinal}}

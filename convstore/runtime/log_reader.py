@@ -484,11 +484,16 @@ class LogReader:
             ) from error
 
     async def walk(
-        self, scope: Scope, tail: Totals | None = None, *, rewound: bool = True
+        self,
+        scope: Scope,
+        tail: Totals | None = None,
+        *,
+        rewound: bool = True,
+        fields: Mapping[str, int] = LEAN,
     ) -> AsyncGenerator[tuple[CachedConversation, Entry]]:
         """Iterate over the entries of the log up to its end or the one with these totals; an error if it is deleted.
 
-        Without `rewound`, entries have their active messages only.
+        Without `rewound`, entries have their active messages only. By default they lack facts that no view needs.
         """
         cached = await self.find(scope)
         if cached is None:
@@ -497,7 +502,7 @@ class LogReader:
             if tail is None:
                 tail = await self.tail(cached)
             log = Snapshot(cached, tail) if rewound else await self.snapshot(cached, tail)
-        async with aclosing(self.batches(log, as_stored=rewound)) as batches:
+        async with aclosing(self.batches(log, as_stored=rewound, fields=fields)) as batches:
             async for entries in batches:
                 for entry in entries:
                     yield cached, entry

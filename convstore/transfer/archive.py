@@ -7,29 +7,24 @@ file is detected::
     {"message": […], "ordinal": 1, "entry": 1, "at": "…", "turn": 1, "unseen": 2, "sources": "1-10",
      "annotations": […], "stamp": {…}}
     {"item": […], "after": 1}
-    {"fact": […], "after": 1, "at": "…", "with_messages": true}
-    {"end": {"messages": 1, "rewound": [[first, last], …], "undone": […], "changes": [{…}, …], "sources_through": 10,
+    {"end": {"messages": 1, "rewound": [[first, last], …], "changes": [{…}, …], "sources_through": 10,
              "summaries": […]}}
 
 A value is a list of the lines that the codec writes for it, or base64 of them if UTF-8 cannot encode them. Ordinals
 are those of the log, from 1. Summaries are there for readers; an import skips them, because compaction writes new ones.
 
-An item that is no message has the ordinal of the message that it follows; all items are after the messages. So are
-facts, by their kind and value; ``with_messages`` is there for one whose entry has messages. Facts with a form of their
-own are not among them: variants, rewinds, items and the end of a turn.
+An item that is no message has the ordinal of the message that it follows; all items are after the messages.
 
-``changes`` has what happened to turns, variants and rewound messages, in order; see `LogChange`. After a repair that
-moved messages it has only events of turns: an import then rewinds what is rewound in the end.
+``changes`` has what happened to turns, variants and rewound messages, and all other facts of entries, in order; see
+`LogChange`. After a repair that moved messages it has only facts and events of turns: an import then rewinds what is
+rewound in the end. ``rewound`` has the ranges of messages that are.
 
 ``turn`` is the ordinal of the question that a message belongs to, 0 for none; without it, that of the message before.
 ``unseen`` is there for an AI message whose model was not shown that many messages directly before it, and ``added_to``
 for a message that a tool added to its result: the ``result_id`` of the call. ``failed`` is there for a result of which
 the application said so, against its content.
 
-``rewound`` has the rewinds as they happened: each was made directly after its last message and rewound everything from
-its first message on. A rewind that was undone is not among them. A stamp is there if its view shows no summary and saw
-everything before the entry of its message. An import restores it unless its message is in a range of ``undone``, which
-has the messages that were appended between a rewind and its undoing.
+A stamp is there if its view shows no summary and saw everything before the entry of its message.
 """
 
 from __future__ import annotations
@@ -50,9 +45,8 @@ from convstore.transfer.records import (
     RecordItem,
 )
 from convstore.types import ConversationInfo, LogItem, StoredItem, Summary
-from convstore.values.log_records import ArchivedFact, LogChange, LogMessage, PlacedItem
+from convstore.values.log_records import LogChange, LogMessage, PlacedItem
 from convstore.values.plain import counted
-from convstore.values.ranges import numbers_in
 from convstore.values.scope import id_problem
 from convstore.values.stamps import read_stamp, write_stamp
 
@@ -62,7 +56,7 @@ VERSION = 1
 _MAX_NUMBER = 2**53
 _CLOCK_SKEW = timedelta(days=1)
 """A date that is later than this from now cannot be the date of a message."""
-_CHANGE_TEXTS = ("turn", "first_turn", "variant", "call", "values", "message")
+_CHANGE_TEXTS = ("turn", "first_turn", "variant", "call", "values", "message", "name")
 _JSON_NAMES = {str: "string", int: "integer", bool: "boolean", dict: "object", list: "array"}
 _Value = TypeVar("_Value")
 
@@ -118,21 +112,10 @@ def item_line(codec: Codec, item: StoredItem, *, after: int) -> bytes:
     return _line({"item": packed, "after": str(after)})
 
 
-def fact_line(codec: Codec, fact: ArchivedFact) -> bytes:
-    """Return the line of a fact of an entry."""
-    parts = {"fact": _pack(codec, [fact.kind, fact.value]), "after": str(fact.after)}
-    if fact.at:
-        parts["at"] = json.dumps(fact.at.isoformat())
-    if fact.is_with_messages:
-        parts["with_messages"] = "true"
-    return _line(parts)
-
-
 def end_line(
     *,
     messages: int,
     rewound: Sequence[tuple[int, int]],
-    undone: Sequence[tuple[int, int]] = (),
     sources_through: int,
     summaries: Sequence[Summary],
     changes: Sequence[LogChange] = (),
@@ -141,8 +124,6 @@ def end_line(
     end: dict[str, Any] = {"messages": messages}
     if rewound:
         end["rewound"] = rewound
-    if undone:
-        end["undone"] = undone
     if changes:
         end["changes"] = [_raw(change) for change in changes]
     if sources_through:
@@ -159,7 +140,6 @@ class _Open:
     record: ConversationRecord
     items: list[RecordItem] = field(default_factory=list)
     log_items: list[PlacedItem] = field(default_factory=list)
-    facts: list[ArchivedFact] = field(default_factory=list)
     problem: str = ""
 
     def as_bad(self, problem: str = "") -> BadRecord:
@@ -181,7 +161,7 @@ class ArchiveReader:
     def takes(self, value: Mapping[str, Any]) -> bool:
         """Return True if a line belongs to an archive."""
         return "convstore" in value or (
-            "messages" not in value and not {"message", "item", "fact", "end"}.isdisjoint(value)
+            "messages" not in value and not {"message", "item", "end"}.isdisjoint(value)
         )
 
     def spoil(self, problem: str) -> None:
@@ -207,9 +187,6 @@ class ArchiveReader:
                 return
             if "item" in value:
                 self._open.log_items.append(self._log_item(value))
-                return
-            if "fact" in value:
-                self._open.facts.append(self._fact(value))
                 return
             record = self._ended(self._open, value["end"])
         except DAMAGED as error:
@@ -280,14 +257,6 @@ class ArchiveReader:
     def _log_item(self, value: Mapping[str, Any]) -> PlacedItem:
         return PlacedItem(LogItem(**self._optional(value, "item")), _number(value, "after"))
 
-    def _fact(self, value: Mapping[str, Any]) -> ArchivedFact:
-        kind, archived = self._optional(value, "fact")
-        if problem := id_problem(kind):
-            raise ValueError(f"the kind of its fact {problem}")
-        at = _date(value) if "at" in value else None
-        has_messages = _typed(value, "with_messages", bool, default=False)
-        return ArchivedFact(kind, archived, _number(value, "after"), at, has_messages)
-
     def _ended(self, conversation: _Open, end: Mapping[str, Any]) -> ConversationRecord | BadRecord:
         items = conversation.items
         number = len(items)
@@ -299,16 +268,13 @@ class ArchiveReader:
             return conversation.as_bad(
                 f"it has {counted(number, 'message')}, and should have {end['messages']}"
             )
-        for position in numbers_in(_ranges(end, "undone", number)):
-            items[position - 1] = replace(items[position - 1], stamp=None)
         summaries = len(_typed(end, "summaries", list, default=[]))
         left_out = f"{counted(summaries, 'summary', 'summaries')} left out; compact makes new ones"
         return replace(
             conversation.record,
             messages=items,
             items=conversation.log_items,
-            facts=conversation.facts,
-            rewound=_ranges(end, "rewound", number),
+            rewound=_rewound(end, number),
             changes=[_change(change) for change in _typed(end, "changes", list, default=[])],
             sources_through=_number(end, "sources_through", default=0),
             notes=[left_out] if summaries else [],
@@ -343,12 +309,12 @@ def _date(values: Mapping[str, Any]) -> datetime:
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
-def _ranges(end: Mapping[str, Any], name: str, number: int) -> list[tuple[int, int]]:
-    """Return the ranges of messages that the last line has under a name, each within the first `number` ones."""
+def _rewound(end: Mapping[str, Any], number: int) -> list[tuple[int, int]]:
+    """Return the ranges of rewound messages that the last line has, each within the first `number` ones."""
     ranges = list[tuple[int, int]]()
-    for first, last in _typed(end, name, list, default=[]):
+    for first, last in _typed(end, "rewound", list, default=[]):
         if not (type(first) is type(last) is int and 1 <= first <= last <= number):
-            raise ValueError(f"{name!r} must be pairs of ordinals from 1 to {number:,}")
+            raise ValueError(f"'rewound' must be pairs of ordinals from 1 to {number:,}")
         ranges.append((first, last))
     return ranges
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import tempfile
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import IO, Any, Literal, TypeAlias
@@ -26,7 +26,7 @@ from convstore import (
 from convstore.edges import each_conversation, with_children
 from convstore.exceptions import InvalidScopeError, StoreError
 from convstore.integration import LogChanges, host_of, log_of
-from convstore.transfer.archive import begin_line, end_line, fact_line, item_line, message_line
+from convstore.transfer.archive import begin_line, end_line, item_line, message_line
 from convstore.transfer.openai_lines import (
     as_training,
     openai_line,
@@ -34,7 +34,6 @@ from convstore.transfer.openai_lines import (
     training_problem,
 )
 from convstore.transfer.records import ExportReport, Problem
-from convstore.values.log_records import LogMessage
 from convstore.values.models import Turn
 from convstore.values.plain import counted
 from convstore.values.scope import PATH, check_number, check_partial_scope
@@ -164,51 +163,6 @@ async def _listed(
             yield info
 
 
-class _Rewinds:
-    """The rewinds of a log as an archive has them.
-
-    Attributes:
-        messages: Number of messages so far.
-        rewound: The rewinds in order, without those that were undone: each of its first message, after its last one.
-        undone: Messages that were appended between a rewind and its undoing.
-    """
-
-    def __init__(self) -> None:
-        self._latest: Sequence[tuple[int, ...]] = ()
-        self.messages = 0
-        self.rewound: list[tuple[int, int]] = []
-        self.undone: list[tuple[int, int]] = []
-
-    def add(self, message: LogMessage) -> None:
-        """Note the next message, and which ones were rewound before its entry."""
-        self.rewind(message.rewound)
-        self.messages = message.ordinal
-
-    def rewind(self, rewound: Sequence[tuple[int, ...]]) -> None:
-        """Note which messages are rewound now, after the last one that was added."""
-        if rewound == self._latest:
-            return
-        self._latest = rewound
-        ranges = [(first, min(last, self.messages)) for first, last, *_ in rewound]
-        is_new = bytearray(self.messages + 1)  # by ordinal: rewound now, and by no kept rewind
-        for first, last in ranges:
-            is_new[first : last + 1] = b"\1" * (last + 1 - first)
-        kept = list[tuple[int, int]]()
-        for first, last in self.rewound:
-            is_still_rewound = is_new.find(0, first, last + 1) < 0
-            if is_still_rewound:
-                kept.append((first, last))
-            elif last < self.messages:
-                self.undone.append((last + 1, self.messages))
-        for first, last in kept:
-            is_new[first : last + 1] = bytes(last + 1 - first)
-        self.rewound = kept
-        for start, last in ranges:
-            first = is_new.find(1, start, last + 1)
-            if first >= 0:
-                self.rewound.append((first, last))
-
-
 def _span(first: int, last: int) -> str:
     return f"message {first}" if first == last else f"messages {first}-{last}"
 
@@ -258,39 +212,35 @@ class _Export:
             return None
         state = (await chat.state.get()).values
         file.write(begin_line(codec, info, state=state))
-        rewinds = _Rewinds()
-        changes = LogChanges()
+        changes = LogChanges(codec)
         turn: int | None = None
-        entry = last = 0  # entries without messages do not count: an import writes its own
+        messages = entry = last = (
+            0  # entries without messages do not count: an import writes its own
+        )
         async for message in log_of(chat).read(end, changes):
             entry = entry + (message.entry != last)
             last = message.entry
-            rewinds.add(message)
+            messages = message.ordinal
             file.write(message_line(codec, message, entry=entry, turn_before=turn))
             turn = message.turn
-        rewinds.rewind(await log_of(chat).rewound(end))
         async for item in log_of(chat).items():
-            file.write(item_line(codec, item, after=min(item.after, rewinds.messages)))
-        facts, left_out = await log_of(chat).facts(end)
-        for fact in facts:
-            file.write(fact_line(codec, fact))
+            file.write(item_line(codec, item, after=min(item.after, messages)))
         name = json.dumps(info.scope, ensure_ascii=False)
-        for kind in dict.fromkeys(left_out):
+        for kind in sorted(changes.left_out):
             reason = (
                 f"facts of the kind {kind!r} are left out: export them with the newer convstore"
             )
             self.report.note(Problem("changed", name, name, reason))
         file.write(
             end_line(
-                messages=rewinds.messages,
-                rewound=rewinds.rewound,
+                messages=messages,
+                rewound=changes.rewinds.gaps(messages),
                 changes=changes.found,
-                undone=[] if changes.can_be_made else rewinds.undone,
                 sources_through=end.sources_through,
                 summaries=await chat.summaries(),
             )
         )
-        return rewinds.messages
+        return messages
 
     async def _openai(self, info: ConversationInfo, file: IO[bytes], name: str) -> int | None:
         work = _OpenAIConversation(info, file, is_training=self._format == "fine-tuning")

@@ -21,7 +21,7 @@ from collections.abc import (
 )
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
@@ -71,7 +71,7 @@ from convstore.transfer.second_import import (
     missing_items,
     rewound_ids,
 )
-from convstore.values.log_records import ArchivedFact, LogChange, PlacedItem, StoredId
+from convstore.values.log_records import LogChange, PlacedItem, StoredId
 from convstore.values.plain import counted
 from convstore.values.ranges import has, joined
 from convstore.values.scope import Scope, check_number, check_scope, root_scope
@@ -87,6 +87,7 @@ ScopeOf: TypeAlias = (
 """Scope values for all records, or a function, async or not, that returns the scope of one."""
 
 _SHOWN = 5
+_IMPORTED = LogChange(0, "fact", datetime.min.replace(tzinfo=UTC), name="imported", values="true")
 
 
 async def import_conversations(
@@ -312,7 +313,6 @@ class _ConversationImport:
         self._dry_run = dry_run
         ends = [batch.messages[-1].position for batch in batches_of(record, messages)]
         self._changes = by_batch(ends, record.changes, attrgetter("ordinal"))
-        self._facts = by_batch(ends, record.facts, attrgetter("after"))
         # The date of the last message, so that metadata does not make the conversation newer.
         self._last_date = next(
             (message.item.at for message in reversed(messages) if message.item.at), None
@@ -430,7 +430,7 @@ class _ConversationImport:
         done = 0
         if not self._messages:
             await self._append_items(await missing_items(self._log, self._record))
-        await self._append_facts(self._facts[0], after=0, is_known=stored > 0)
+        await self._make_changes(None, is_known=stored > 0)
         for batch in batches_of(self._record, self._messages):
             new = batch.messages[max(0, self.known - done) :]
             done += len(batch.messages)
@@ -447,55 +447,26 @@ class _ConversationImport:
         if is_hidden:
             await self._append_late_items(batch)
         await self._rewind(batch)
-        await self._make_changes(batch, is_known=is_known)
-        await self._append_facts_after(batch, is_known=is_known)
+        await self._make_changes(batch.messages[-1], is_known=is_known)
         if is_known and not is_hidden:
             await self._append_late_items(batch)
 
-    async def _make_changes(self, batch: Batch, *, is_known: bool) -> None:
-        """Make the changes after a batch; with `is_known` those that the log lacks."""
-        last = batch.messages[-1]
-        changes = self._changes[last.position]
-        stored = list[LogChange]()
-        end = await self._log.snapshot() if changes and is_known else None
-        if end is not None:
-            ordinal = self._stored[last.id].ordinal
-            stored = [each for each in await self._log.changes(end) if each.ordinal == ordinal]
+    async def _make_changes(self, last: ReadyMessage | None, *, is_known: bool) -> None:
+        """Make the changes after a message, or before all; with `is_known` those that the log lacks."""
+        changes = self._changes[last.position if last else 0]
+        stored = await self._stored_changes(last) if changes and is_known else []
         for change in changes:
-            is_made = change.has_messages if not is_known else _removed_from(stored, change)
+            is_made = _removed_from(stored, change) if is_known else _is_of_entry(change, last)
             if not is_made:
                 with as_of(change.at):
                     await self._log.make_change(change)
 
-    async def _append_facts_after(self, batch: Batch, *, is_known: bool) -> None:
-        """Append the facts after a batch; with `is_known` those that the log lacks."""
-        last = batch.messages[-1]
-        facts = [fact for fact in self._facts[last.position] if not _is_of_entry(fact, last)]
-        place = self._stored[last.id].ordinal if is_known else 0
-        await self._append_facts(facts, after=place, is_known=is_known)
-
-    async def _append_facts(
-        self, facts: Sequence[ArchivedFact], *, after: int, is_known: bool
-    ) -> None:
-        """Append facts in entries of their own; with `is_known` those that the log lacks after a message."""
-        stored = await self._stored_facts(after) if facts and is_known else []
-        for fact in facts:
-            known = (fact.kind, fact.value)
-            if known in stored:
-                stored.remove(known)
-                continue
-            with as_of(fact.at or self._last_date):
-                await self._log.append((), facts=[fact])
-
-    async def _stored_facts(self, after: int) -> list[tuple[str, Any]]:
-        """Return kinds and values of the facts that the log has after a message in entries without messages."""
+    async def _stored_changes(self, last: ReadyMessage | None) -> list[LogChange]:
+        """Return the changes that the log has after a message, or before all."""
         end = await self._log.snapshot()
-        facts = (await self._log.facts(end))[0] if end else []
-        return [
-            (fact.kind, fact.value)
-            for fact in facts
-            if fact.after == after and not fact.is_with_messages
-        ]
+        changes = await self._log.changes(end) if end else []
+        ordinal = self._stored[last.id].ordinal if last else 0
+        return [change for change in changes if change.ordinal == ordinal]
 
     async def _append_late_items(self, batch: Batch) -> None:
         with as_of(batch.at):
@@ -518,7 +489,8 @@ class _ConversationImport:
     def _change_of(self, batch: Batch) -> LogChange | None:
         """Return the change that came with the messages of a batch, None if its entry only appended them."""
         changes = self._changes[batch.messages[-1].position]
-        return next((change for change in changes if change.has_messages), None)
+        made = (change for change in changes if change.has_messages and not change.is_fact)
+        return next(made, None)
 
     async def _append(
         self,
@@ -554,12 +526,13 @@ class _ConversationImport:
         self.written += receipt.written
         self._note_numbers(receipt)
 
-    def _facts_of(self, messages: Sequence[ReadyMessage]) -> list[ArchivedFact]:
+    def _facts_of(self, messages: Sequence[ReadyMessage]) -> list[LogChange]:
         """Return the facts of the entry that ends with some messages; one says that it is not from an archive."""
         last = messages[-1]
         if not last.item.entry:
-            return [ArchivedFact("imported", True, last.position)]
-        return [fact for fact in self._facts[last.position] if _is_of_entry(fact, last)]
+            return [_IMPORTED]
+        changes = self._changes[last.position]
+        return [change for change in changes if change.is_fact and _is_of_entry(change, last)]
 
     async def _stamp(self, messages: Sequence[ReadyMessage]) -> ViewStamp | None:
         """Return the stamp of the record for these messages, with the entry that the view has here."""
@@ -664,15 +637,21 @@ class _ConversationImport:
                     )
 
 
-def _is_of_entry(fact: ArchivedFact, last: ReadyMessage) -> bool:
-    """Return True if a fact is of the entry that ends with a message; the record may have more that was left out."""
-    return fact.is_with_messages and fact.after == last.position
+def _is_of_entry(change: LogChange, last: ReadyMessage | None) -> bool:
+    """Return True if a change came with the entry that ends with a message.
+
+    A fact of messages that were left out is not of it, as another entry may have one of its kind.
+    """
+    if last is None or not change.has_messages:
+        return False
+    return change.ordinal == last.position or not change.is_fact
 
 
 def _removed_from(stored: list[LogChange], change: LogChange) -> bool:
     """Remove a change from the stored ones, with those before it; return False if it is not among them."""
+    known = change._replace(has_messages=False)
     for number, other in enumerate(stored, 1):
-        if other._replace(ordinal=change.ordinal, at=change.at) == change:
+        if other._replace(ordinal=change.ordinal, at=change.at, has_messages=False) == known:
             del stored[:number]
             return True
     return False

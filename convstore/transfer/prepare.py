@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.exceptions import InvalidInputError
-from convstore.integration import normalize_messages
+from convstore.integration import normalize_messages, restored_facts
 from convstore.messages.encoding import SMALLEST_PART, digest_of, encode_message, fields_of
 from convstore.messages.sizes import bytes_of
 from convstore.messages.values import Codec
@@ -48,6 +48,7 @@ _CHANGES = (
     "activate",
     "rewind",
     "undo",
+    "fact",
 )
 _MAX_ENTRY_BYTES = 1_000_000
 """Characters from which a message is measured in bytes: UTF-8 needs up to three bytes for one."""
@@ -96,7 +97,7 @@ def make_ready(
     Raises:
         InvalidInputError: A value of the record, besides its messages, cannot be stored.
     """
-    _check_record(record)
+    _check_record(record, codec)
     messages = list[ReadyMessage]()
     problems = list[Problem]()
     seen = set[str]()
@@ -123,7 +124,7 @@ def make_ready(
     return messages, problems
 
 
-def _check_record(record: ConversationRecord) -> None:
+def _check_record(record: ConversationRecord, codec: Codec) -> None:
     """Raise an InvalidInputError for a value of a record that cannot be stored; messages are not looked at."""
     number = len(record.messages)
     if not isinstance(record.title, str | None):
@@ -138,8 +139,7 @@ def _check_record(record: ConversationRecord) -> None:
     for first, last in record.rewound:
         check_number(first, name="the first message of a rewind", minimum=1, maximum=last)
         check_number(last, name="the last message of a rewind", minimum=1, maximum=number)
-    _check_changes(record)
-    _check_facts(record)
+    _check_changes(record, codec)
     seen = set[str | None]()
     for item, position in record.items:
         check_number(position, name="the message before an item", minimum=0, maximum=number)
@@ -151,21 +151,7 @@ def _check_record(record: ConversationRecord) -> None:
         seen.add(item.id)
 
 
-def _check_facts(record: ConversationRecord) -> None:
-    """Raise an InvalidInputError for facts that no log can have had."""
-    seen = set[tuple[str, int]]()
-    for fact in record.facts:
-        check_number(
-            fact.after, name="the message before a fact", minimum=0, maximum=len(record.messages)
-        )
-        place = (fact.kind, fact.after)
-        if fact.is_with_messages and place in seen:
-            raise InvalidInputError(f"an entry of it has two facts of the kind {fact.kind!r}")
-        if fact.is_with_messages:
-            seen.add(place)
-
-
-def _check_changes(record: ConversationRecord) -> None:
+def _check_changes(record: ConversationRecord, codec: Codec) -> None:
     """Raise an InvalidInputError for changes that no log can have had: they are made one by one, after its messages.
 
     A variant begins at a turn before it has messages, is finished or shown.
@@ -175,25 +161,38 @@ def _check_changes(record: ConversationRecord) -> None:
     known = _questions(record.messages)
     places = _places(record.messages)
     begun = set[tuple[str, str]]()
+    facts = set[tuple[str, int]]()
     last = 0
     for change in record.changes:
         last = check_number(
             change.ordinal,
             name="the ordinal of a change",
-            minimum=last + change.has_messages,
+            minimum=last + (change.has_messages and not change.is_fact),
             maximum=len(record.messages),
         )
         if _needs_message(change) and places.get(change.message, last + 1) > last:
             raise InvalidInputError(f"it lacks the message {change.message!r:.80} of a change")
         check_choice(change.kind, *_CHANGES, name="the kind of a change")
-        if change.variant:
+        if change.is_fact:
+            _check_fact(change, codec, facts)
+        elif change.variant:
             _check_variant(change, known, begun)
         elif change.is_event:
             _check_question(change, known)
         elif change.kind not in ("rewind", "undo"):
             raise InvalidInputError(f"its change {change.kind!r} names no variant")
-        if change.kind in ("wait", "decide"):
-            _check_call(change)
+        _check_call(change)
+
+
+def _check_fact(fact: LogChange, codec: Codec, seen: set[tuple[str, int]]) -> None:
+    """Check that a fact can be read, and is the only one of its kind in its entry; note it."""
+    check_id(fact.name, name="the kind of a fact")
+    restored_facts([fact], codec)
+    place = (fact.name, fact.ordinal)
+    if fact.has_messages and place in seen:
+        raise InvalidInputError(f"an entry of it has two facts of the kind {fact.name!r}")
+    if fact.has_messages:
+        seen.add(place)
 
 
 def _needs_message(change: LogChange) -> bool:
@@ -218,6 +217,8 @@ def _check_question(change: LogChange, questions: Mapping[str, int]) -> None:
 
 def _check_call(change: LogChange) -> None:
     """Check how a call waits, or what was decided about it: readers take both as they are."""
+    if change.kind not in ("wait", "decide"):
+        return
     check_id(change.call, name="the call of a change")
     try:
         if change.kind == "wait":

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError, InvalidScopeError
-from convstore.values.log_records import ArchivedFact, LogChange, PlacedItem
+from convstore.values.log_records import LogChange, PlacedItem
 from convstore.values.scope import PATH, check_scope
 from convstore.values.stamps import ViewStamp
 
@@ -139,10 +139,9 @@ class ConversationRecord:
         metadata: As `Conversation.update` takes it.
         state: Values of `Conversation.state`.
         items: Items that are no messages, each with the position, from 1, of the message that it follows.
-        facts: In an export, what entries say besides messages.
         rewound: Rewinds: first and last position, from 1, of the messages that each rewound. It is made after the last,
             unless `changes` make them.
-        changes: In an export, what the log says besides messages of turns, variants and rewinds, in order.
+        changes: In an export, what the log says besides messages and items, in order.
         sources_through: Highest source id that was in use or reserved.
         other_fields: Names of those `fields` that an import reports as left out, unless the id or the scope has them.
         notes: Parts of the source that an import cannot keep.
@@ -157,7 +156,6 @@ class ConversationRecord:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
     items: Sequence[PlacedItem] = ()
-    facts: Sequence[ArchivedFact] = ()
     rewound: Sequence[tuple[int, int]] = ()
     changes: Sequence[LogChange] = ()
     sources_through: int = 0
@@ -167,7 +165,8 @@ class ConversationRecord:
     @property
     def rewinds(self) -> Sequence[tuple[int, int]]:
         """The rewinds of `rewound` that `changes` do not make."""
-        return self.rewound if all(change.is_event for change in self.changes) else ()
+        moves = (change for change in self.changes if not (change.is_event or change.is_fact))
+        return () if any(moves) else self.rewound
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -11,9 +10,6 @@ from langchain_core.messages import BaseMessage
 
 from convstore.values.json_form import Value
 from convstore.values.stamps import ViewStamp
-
-Range = tuple[int, ...]
-"""First and last ordinal of a range, perhaps with its entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +24,6 @@ class LogMessage:
         unseen: For an AI message the number of messages directly before it that its model was not shown.
         created_at: When it was appended (UTC).
         sources: Ids of the sources that it brought, as text such as "3, 11-20".
-        rewound: The ranges before its entry that were rewound when it was appended.
         annotations: Values set with `annotate`.
         stamp: For an AI message the stamp of the view that it answers, if that view saw everything before its entry.
         added_to: For a message that a tool added to its result the `result_id` of the call, "" for any other.
@@ -42,7 +37,6 @@ class LogMessage:
     unseen: int
     created_at: datetime
     sources: str
-    rewound: Sequence[Range] = ()
     annotations: dict[str, Any] = field(default_factory=dict)
     stamp: ViewStamp | None = None
     added_to: str = ""
@@ -65,17 +59,19 @@ class LogChange(NamedTuple):
     Attributes:
         ordinal: The last one of the log then.
         kind: "wait", "decide", "finish" or "stop" for an event of a turn, or of a variant; "begin" for the first entry
-            of a variant, "append" for another one without an event; "activate", "rewind" or "undo".
+            of a variant, "append" for another one without an event; "activate", "rewind" or "undo"; "fact" for a fact
+            of its entry that an archive has as it is.
         at: When it was written.
         turn: Id of the turn.
         first_turn: For a variant, id of the turn that stood first at its place.
         variant: Id of the variant.
         call: For "wait" and "decide" the `result_id` of the call.
-        values: For "wait" and "decide" how it waits, or the decision, as JSON.
+        values: For "wait" and "decide" how it waits, or the decision, as JSON; the value of a fact as its text.
         message: Id of the first message that was rewound or restored, "" for none; for "begin" that of the question
             which stood at the place.
         has_messages: The messages of the entry were appended with it.
         shows: For a variant, the entry that made it active.
+        name: Name of the kind of a fact.
     """
 
     ordinal: int
@@ -89,6 +85,12 @@ class LogChange(NamedTuple):
     message: str = ""
     has_messages: bool = False
     shows: bool = False
+    name: str = ""
+
+    @property
+    def is_fact(self) -> bool:
+        """True for a fact of an entry."""
+        return self.kind == "fact"
 
     @property
     def is_event(self) -> bool:
@@ -99,24 +101,6 @@ class LogChange(NamedTuple):
     def leading(self) -> LogChange | None:
         """The change of the first of two entries that have its messages together, None for none."""
         return self._replace(kind="append", shows=False) if self.variant else None
-
-
-class ArchivedFact(NamedTuple):
-    """Facts of an entry besides its messages, sources and totals; see `log.facts`.
-
-    Attributes:
-        kind: Name of its kind.
-        value: Its value, of the types that messages may hold.
-        after: Ordinal of the last message up to its entry, 0 without one.
-        at: When it was appended.
-        is_with_messages: True if its entry has messages.
-    """
-
-    kind: str
-    value: Any
-    after: int
-    at: datetime | None = None
-    is_with_messages: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 Pair = tuple[int, int]
@@ -50,13 +50,3 @@ def has(pairs: Sequence[Sequence[int]], number: int) -> bool:
     """
     index = bisect_right(pairs, number, key=_first)
     return index > 0 and pairs[index - 1][1] >= number
-
-
-def numbers_in(pairs: Iterable[Pair]) -> Iterator[int]:
-    """Yield the numbers in ranges in order, each once, however often the ranges repeat them.
-
-    >>> [*numbers_in([(2, 4), (3, 5)])]
-    [2, 3, 4, 5]
-    """
-    for first, last in joined(pairs):
-        yield from range(first, last + 1)

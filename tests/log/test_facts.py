@@ -25,7 +25,7 @@ from convstore.transfer import (
     import_conversations,
     read_file,
 )
-from convstore.values.log_records import ArchivedFact
+from convstore.values.log_records import LogChange
 
 MOODS = ["glad", "\ud800 torn", "calm"]
 
@@ -90,8 +90,8 @@ async def moods(chat: Conversation) -> list[tuple[int, str]]:
     services = await host_of(chat).services()
     cached = await services.reader.find(tuple(chat.scope.items()))
     assert cached
-    entries = await services.reader.log.entries_with_facts(cached.conversation, before=1_000)
-    return [(entry.last, mood) for entry in entries if (mood := MOOD.of(entry)) is not None]
+    walk = services.reader.walk(tuple(chat.scope.items()), fields={})
+    return [(entry.last, mood) async for _, entry in walk if (mood := MOOD.of(entry)) is not None]
 
 
 async def copies(chat: Conversation, file: Path) -> list[list[tuple[int, str]]]:
@@ -130,13 +130,14 @@ async def test_facts_of_messages_that_were_left_out_are_imported_once(
     """They follow what is left before them, each in an entry of its own."""
     messages = [RecordItem(message=HumanMessage("Why?", id="q"), entry=1)]
     messages += [RecordItem(message={"role": "nobody"}, entry=entry) for entry in (1, 2)]
-    facts = [
-        ArchivedFact("mood", mood, after, is_with_messages=True)
-        for after, mood in ((2, "a"), (3, "b"))
+    fact = LogChange(2, "fact", datetime.now(UTC), name="mood", values='"a"', has_messages=True)
+    changes = [
+        fact,
+        fact._replace(ordinal=3, values='"b"'),
+        fact._replace(ordinal=3, values='"c"', has_messages=False),
     ]
-    facts.append(ArchivedFact("mood", "c", 3))
     record = ConversationRecord(
-        id="r", messages=messages, scope={"user_id": "toy", "thread_id": "left"}, facts=facts
+        id="r", messages=messages, scope={"user_id": "toy", "thread_id": "left"}, changes=changes
     )
     for _ in range(2):
         await import_conversations(store, [record], skip_messages=True)

@@ -23,6 +23,7 @@ from turn_oracle import ExpectedTurn, Oracle, Said
 from convstore import Conversation, ConversationStore
 from convstore.integration import LogChanges, host_of, log_of
 from convstore.messages.tool_calls import result_id
+from convstore.messages.values import Codec
 from convstore.runtime.clock import Clock
 from convstore.transfer import export_conversations, import_conversations, read_file
 from convstore.types import TurnState
@@ -465,7 +466,7 @@ async def columns_of(chat: Conversation) -> list[tuple[int, int, str]]:
     """Return the turn of each message of a log, how much its model was not shown, and what a tool added it to."""
     if not (end := await log_of(chat).snapshot()):
         return []
-    read = log_of(chat).read(end, LogChanges())
+    read = log_of(chat).read(end, LogChanges(Codec()))
     return [(found.turn, found.unseen, found.added_to) async for found in read]
 
 

@@ -32,7 +32,6 @@ from convstore.transfer.prepare import make_ready
 from convstore.transfer.records import RecordItem
 from convstore.types import LogItem
 from convstore.values.log_records import PlacedItem
-from convstore.values.ranges import numbers_in
 
 HEALTHY = {
     "id": "healthy",
@@ -100,8 +99,13 @@ def archive() -> list[dict[str, Any]]:
     lines[3]["sources"] = "1-2"
     lines[2]["stamp"] = {"tokens": 9, "digest": "d", "marks": [1, 0, 0, 0]}
     lines.append({"item": [{"id": "i1", "kind": "mark", "data": 1}], "after": 1})
-    ended = {"ordinal": 4, "kind": "finish", "turn": "m1", "at": AT}
-    end = {"messages": 4, "rewound": [[3, 3]], "undone": [[3, 3]], "changes": [ended]}
+    shown = json.dumps(["m4", 2, "d", 0])
+    changes = [
+        {"ordinal": 4, "kind": "fact", "name": "thinking", "values": shown, "at": AT},
+        {"ordinal": 4, "kind": "finish", "turn": "m1", "at": AT},
+    ]
+    changes[0]["has_messages"] = True
+    end = {"messages": 4, "rewound": [[3, 3]], "changes": changes}
     lines.append({"end": {**end, "sources_through": 3, "summaries": []}})
     return deepcopy(lines)
 
@@ -303,15 +307,6 @@ def test_a_date_that_is_yet_to_come_is_no_date(tmp_path: Path) -> None:
         assert item.unread_date == f"at {at!r}"
     [bad] = read_file(written(tmp_path, *changed((1, "at"), "0001-01-01T00:00:00+23:00")))
     assert isinstance(bad, BadRecord)  # UTC has no such date
-
-
-def test_repeated_ranges_take_no_more_time_than_one(tmp_path: Path) -> None:
-    """A line of 5,000 ranges over 4 messages is read as one range over them."""
-    end = {"messages": 4, "undone": [[1, 4]] * 5_000}
-    [record] = read_file(written(tmp_path, *archive()[:-1], {"end": end}))
-    assert isinstance(record, ConversationRecord)
-    assert len([*numbers_in([(1, 4)] * 5_000)]) == 4
-    assert all(isinstance(item, RecordItem) and item.stamp is None for item in record.messages)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

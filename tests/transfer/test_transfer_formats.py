@@ -456,7 +456,7 @@ def archived(*given: BaseMessage, codec: Codec | None = None, **end: Any) -> lis
     info = ConversationInfo(scope=whose, title="T", metadata={"a": (1, b"2")})
     lines = [begin_line(codec, info, state={})]
     lines += [
-        message_line(codec, LogMessage(message, at, at, at, 0, AT, "", (), {"n": at}), entry=at)
+        message_line(codec, LogMessage(message, at, at, at, 0, AT, "", {"n": at}), entry=at)
         for at, message in enumerate(given, 1)
     ]
     ending = {"messages": len(given), "rewound": [], "sources_through": 0, "summaries": [], **end}

@@ -60,11 +60,6 @@ def newest_version() -> int:
     return max(kind.version for kind in KINDS.values())
 
 
-def has_unknown(facts: Facts) -> bool:
-    """Return True if facts of a newer convstore are among some."""
-    return not facts.keys() <= KINDS.keys()
-
-
 def archived(facts: Facts) -> Iterator[tuple[str, Any]]:
     """Yield names and values of the facts that an archive has as they are; None for a value that it cannot have."""
     for name, value in facts.items():
