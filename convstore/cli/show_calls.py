@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,8 +16,8 @@ from convstore.exceptions import InvalidInputError
 from convstore.values.plain import counted, money
 
 if TYPE_CHECKING:
-    from convstore import Conversation, StoredMessage
-    from convstore.ext.model_calls import Calls
+    from convstore import Conversation
+    from convstore.ext.model_calls import ModelCall
     from convstore.types import PastView
     from convstore.values.list_rows import ListRow
     from convstore.values.stamps import ViewStamp
@@ -35,15 +36,16 @@ async def calls_answer(chat: Conversation, *, limit: int, before: int | None) ->
     near = await chat.list_messages(limit=most, before=before, rewound=True)
     calls = Calls(near, None)
     first = near[-limit:][0].ordinal if near else 0
-    shown: list[StoredMessage | None] = [call for call in calls.all if call.ordinal >= first]
+    shown = [call for call in calls.all if call.ordinal >= first]
+    is_prompt_known = any(call.stamp and call.stamp.beside.digest for call in shown)
     if before is None:
         view = await chat.view_at(None, policy=await chat.last_policy())
         calls.next_stamp = view.stamp
-        shown.append(None)
+        shown.append(calls.upcoming)
     views = _Views(chat)
-    rows = [await _with_held(views, calls, call) for call in shown]
+    has_first = calls.has_beginning
+    rows = [await _row(views, call, has_first=has_first) for call in shown]
     conversation = await row_of(chat)
-    is_prompt_known = any(call.stamp and call.stamp.beside.digest for call in shown if call)
 
     def document() -> dict[str, Any]:
         return {
@@ -77,22 +79,6 @@ class _Call(NamedTuple):
     held: int | None = None
     is_rewound: bool = False
 
-    @classmethod
-    def of(cls, calls: Calls, call: StoredMessage | None) -> _Call:
-        """Return a call of the model among others; None stands for the next."""
-        stamp = calls.stamp_of(call)
-        earlier = calls.before(call)
-        cause = calls.cut_by(call)
-        cache = "broken" if cause else "held"
-        if earlier is None and calls.has_beginning:
-            cache = "first call"
-        elif stamp is None or earlier is None or earlier.stamp is None:
-            cache = "not known"
-        tokens = stamp.tokens if stamp else None
-        if call is None:
-            return cls(None, tokens, cache, cause)
-        return cls(call.ordinal, tokens, cache, cause, is_rewound=call.is_rewound)
-
 
 class _Views:
     """Loads the views of calls in order; the last ones are kept."""
@@ -112,22 +98,32 @@ class _Views:
         return view
 
 
-async def _with_held(views: _Views, calls: Calls, call: StoredMessage | None) -> _Call:
-    """Return a call with what broke its cache by the views, and how much held."""
-    from convstore.ext.model_calls import kept_between  # noqa: PLC0415 - loads langchain
-    from convstore.messages.tokens import count  # noqa: PLC0415 - as above
+async def _row(views: _Views, call: ModelCall, *, has_first: bool) -> _Call:
+    """Return a call with what broke its cache by the views, and how much held.
+
+    With `has_first`, one that is compared with none is the first of its log.
+    """
     from convstore.values.stamps import NOTHING_HELD  # noqa: PLC0415 - loads pydantic
 
-    row = _Call.of(calls, call)
-    stamp = calls.stamp_of(call)
-    earlier = calls.before(call)
-    if row.cause in NOTHING_HELD or not (stamp and earlier and earlier.stamp):
+    ordinal = call.ordinal if call.message_id else None
+    row = _Call(ordinal, call.tokens, "not known", call.cut_by, is_rewound=call.is_rewound)
+    if call.before is None and has_first:
+        return row._replace(cache="first call")
+    earlier = call.before.stamp if call.before else None
+    if earlier is None or call.stamp is None:
         return row
-    try:
-        before = await views.load(earlier.stamp)
-        after = await views.load(stamp)
-    except InvalidInputError:  # a policy of another version
-        return row
+    row = row._replace(cache="broken" if call.cut_by else "held")
+    if call.cut_by not in NOTHING_HELD:
+        with suppress(InvalidInputError):  # a policy of another version
+            return _with_views(row, await views.load(earlier), await views.load(call.stamp), views)
+    return row
+
+
+def _with_views(row: _Call, before: PastView, after: PastView, views: _Views) -> _Call:
+    """Return a call with what broke its cache by the views, if they are those that the model got, and how much held."""
+    from convstore.ext.model_calls import kept_between  # noqa: PLC0415 - loads langchain
+    from convstore.messages.tokens import count  # noqa: PLC0415 - as above
+
     if "differs" in (before.match, after.match):
         return row
     kept = kept_between(before, after, row.cause)

@@ -1,14 +1,15 @@
-"""The model calls around a moment: those before and after it, what broke their prompt caches, and their calls of tools.
+"""The model calls of a log: what broke their prompt caches, their calls of tools, and those around a moment.
 
 A call is an AI message, which answers it. Its stamp says what the model got.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage
 
@@ -22,9 +23,11 @@ from convstore.values.stamps import (
     ANOTHER_POLICY,
     MESSAGES_CHANGED,
     NOTHING_HELD,
+    TURN_ENDED,
     TURNS_LEFT_OUT,
     ViewStamp,
     break_between,
+    has_new_summary,
 )
 
 AROUND = 120
@@ -44,6 +47,130 @@ UNEXPECTED = frozenset({ANOTHER_POLICY, "summary set aside", *NOTHING_HELD})
 """Causes of a lost cache that no rule of views brings about, but the application."""
 
 
+@dataclass(slots=True)
+class ModelCall:
+    """A call of the model, and what happened to it.
+
+    Attributes:
+        ordinal: The ordinal of its answer; for the next call the one after the messages that were read.
+        message_id: The id of its answer.
+        tools: The ids of its calls of tools.
+        stamp: The stamp of what the model got; None if it was not stored.
+        is_rewound: True if its answer was rewound or replaced since.
+        model: The model that answered; "" if it is not named.
+        cut_by: What broke its prompt cache, in a word or two; "" if nothing did.
+        has_summary: True if it is the first with its summary.
+        failed: Number of results that report a failure.
+        before: The call with which it is compared.
+    """
+
+    ordinal: int
+    message_id: str = ""
+    tools: tuple[str, ...] = ()
+    stamp: ViewStamp | None = None
+    is_rewound: bool = False
+    model: str = ""
+    cut_by: str = ""
+    has_summary: bool = False
+    failed: int = 0
+    before: ModelCall | None = None
+
+    @classmethod
+    def of(cls, stored: StoredMessage) -> ModelCall:
+        """Return the call that a message answers."""
+        message = stored.message
+        tools = tuple(str(tool["id"]) for tool in getattr(message, "tool_calls", ()))
+        model = model_of(message) if message.type == "ai" else ""
+        return cls(stored.ordinal, str(message.id), tools, stored.stamp, stored.is_rewound, model)
+
+    @property
+    def tokens(self) -> int | None:
+        """The tokens that the model got; None without a stamp."""
+        return self.stamp.tokens if self.stamp else None
+
+    @property
+    def is_break(self) -> bool:
+        """True if its prompt cache broke, and not because a turn ended."""
+        return self.cut_by not in ("", TURN_ENDED)
+
+    def compare(self, earlier: Sequence[ModelCall]) -> None:
+        """Compare it with one of the calls before it, which are in order, by their stamps; the views know more.
+
+        It is the last one in time of the same model, as each model has a prompt cache of its own, or the last one of
+        any. Later rewinds and other answers do not change it, as they did not exist yet.
+        """
+        same = (call for call in reversed(earlier) if self.model in ("", call.model))
+        before = _last_stamped(same, self.stamp) or _last_stamped(reversed(earlier), self.stamp)
+        if before is None:
+            return
+        self.before = before
+        self.has_summary = has_new_summary(before.stamp, self.stamp)
+        is_known = before.stamp is not None and self.stamp is not None
+        if is_known and len({before.model, self.model} - {""}) > 1:
+            self.cut_by = ANOTHER_MODEL
+        else:
+            self.cut_by = break_between(before.stamp, self.stamp)
+
+    async def compare_views(self, chat: Conversation) -> None:
+        """Compare its view with that of the call before, if a rewind or another answer may lie between them.
+
+        The stamps know less of it. They decide if the views cannot be built.
+        """
+        before = self.before
+        if not (before and before.is_rewound and before.stamp and self.stamp):
+            return
+        if self.is_rewound and self.stamp.marks.start <= before.stamp.ordinal:
+            return
+        with suppress(InvalidInputError):  # a policy of another version
+            earlier = await chat.view_at(before.stamp)
+            later = await chat.view_at(self.stamp)
+            self.cut_by = kept_between(earlier, later, self.cut_by).cause
+
+
+def _last_stamped(earlier: Iterable[ModelCall], stamp: ViewStamp | None) -> ModelCall | None:
+    """Return the first of some calls; before a call with a stamp, those without one count if there is no other."""
+    last: ModelCall | None = None
+    for call in earlier:
+        if call.stamp or stamp is None:
+            return call
+        last = last or call
+    return last
+
+
+@dataclass(slots=True)
+class CallFold:
+    """A fold over the messages of a log, in order, that notes its calls.
+
+    Attributes:
+        calls: The calls.
+        last: The ordinal of the last message.
+    """
+
+    calls: list[ModelCall] = field(default_factory=list)
+    last: int = 0
+    _compared: int = 0
+    _callers: dict[str, ModelCall] = field(default_factory=dict)
+
+    def add(self, stored: StoredMessage) -> None:
+        """Add the next message."""
+        self.last = stored.ordinal
+        if stored.message.type == "ai":
+            call = ModelCall.of(stored)
+            call.compare(self.calls)
+            self.calls.append(call)
+            self._callers |= dict.fromkeys(call.tools, call)
+        elif stored.is_failed:
+            caller = self._callers.get(getattr(stored.message, "tool_call_id", ""))
+            if caller:
+                caller.failed += 1
+
+    async def compare_views(self, chat: Conversation) -> None:
+        """Compare the views of new calls with a rewind before them."""
+        for call in self.calls[self._compared :]:
+            await call.compare_views(chat)
+        self._compared = len(self.calls)
+
+
 class Calls:
     """The calls around a moment, in order.
 
@@ -52,19 +179,41 @@ class Calls:
         moment: The message that the page is about, None for now.
 
     Attributes:
+        all: The calls.
         next_stamp: Stamp of the view that the next call would get; None if that is not loaded.
     """
 
     def __init__(self, near: Sequence[StoredMessage], moment: StoredMessage | None) -> None:
         self.near = near
         self.moment = moment
-        self.all = [call for call in near if call.message.type == "ai"]
         self.next_stamp: ViewStamp | None = None
-        self._causes: dict[int, str] = {}
+        self._fold = CallFold()
+        for stored in near:
+            self._fold.add(stored)
+        self.all = self._fold.calls
 
-    def stamp_of(self, call: StoredMessage | None) -> ViewStamp | None:
-        """Return the stamp of a call; None stands for the next one."""
-        return call.stamp if call else self.next_stamp
+    async def compare_views(self, chat: Conversation) -> None:
+        """Compare the views of calls with a rewind before them, of which stamps know less."""
+        await self._fold.compare_views(chat)
+
+    @property
+    def current(self) -> ModelCall:
+        """The call of the moment: the one that its message answers, one after any other message, or the next."""
+        moment = self.moment
+        if moment is None:
+            return self.upcoming
+        found = next((call for call in self.all if call.ordinal == moment.ordinal), None)
+        return found or self._compared(ModelCall.of(moment))
+
+    @property
+    def upcoming(self) -> ModelCall:
+        """The next call."""
+        return self._compared(ModelCall(self._fold.last + 1, stamp=self.next_stamp))
+
+    def _compared(self, call: ModelCall) -> ModelCall:
+        """Return a call that has no answer among the messages, compared with those before it."""
+        call.compare([other for other in self.all if other.ordinal < call.ordinal])
+        return call
 
     @property
     def has_beginning(self) -> bool:
@@ -77,61 +226,18 @@ class Calls:
         return self.moment is None or len(self.near) < AROUND
 
     @property
-    def previous(self) -> StoredMessage | None:
+    def previous(self) -> ModelCall | None:
         """The call before the moment."""
         moment = self.moment
-        return next(
-            (
-                call
-                for call in reversed(self.all)
-                if moment is None or call.ordinal < moment.ordinal
-            ),
-            None,
-        )
+        earlier = [call for call in self.all if moment is None or call.ordinal < moment.ordinal]
+        return earlier[-1] if earlier else None
 
     @property
-    def next(self) -> StoredMessage | None:
+    def next(self) -> ModelCall | None:
         """The call after the moment."""
         return next(
             (call for call in self.all if self.moment and call.ordinal > self.moment.ordinal), None
         )
-
-    @property
-    def end(self) -> int:
-        """The ordinal after the messages near the moment."""
-        return self.near[-1].ordinal + 1 if self.near else 0
-
-    def before(self, call: StoredMessage | None) -> StoredMessage | None:
-        """Return the call whose prompt cache one can use, see `call_before`; None stands for the next call."""
-        end = self.end if call is None else call.ordinal
-        earlier = [message for message in self.all if message.ordinal < end]
-        model = model_of(call.message) if call else ""
-        return call_before(
-            earlier,
-            self.stamp_of(call),
-            is_same_model=lambda other: model in ("", model_of(other.message)),
-        )
-
-    def cut_by(self, call: StoredMessage | None) -> str:
-        """Return what broke the prompt cache of a call by the stamps, in a word or two; "" if nothing did.
-
-        None stands for the next call. `kept_between` compares the views, too.
-        """
-        if call and call.ordinal in self._causes:
-            return self._causes[call.ordinal]
-        before = self.before(call)
-        if not before:
-            return ""
-        models = [model_of(each.message) for each in (before, call) if each]
-        return cause_by_stamps(before.stamp, self.stamp_of(call), models)
-
-    async def compare_views(self, chat: Conversation) -> None:
-        """Compare the views of calls with a rewind before them, of which stamps know less."""
-        for call in self.all:
-            before = self.before(call)
-            if before and may_follow_rewind(before, call):
-                cut_by = self.cut_by(call)
-                self._causes[call.ordinal] = await cause_by_views(chat, before, call, cut_by)
 
     @property
     def is_answered(self) -> bool:
@@ -160,13 +266,12 @@ class Calls:
     @property
     def last_cut(self) -> tuple[int, str] | None:
         """The last call before the moment that broke a prompt cache, and what did it; None if none did."""
-        end = self.moment.ordinal if self.moment else self.end
-        earlier = [cut for cut in self.cuts() if cut[0] < end]
+        earlier = [cut for cut in self.cuts() if cut[0] < self.current.ordinal]
         return earlier[-1] if earlier else None
 
     def cuts(self) -> list[tuple[int, str]]:
         """Return the calls near the moment that broke a prompt cache, by their ordinals, and what did it."""
-        return [(call.ordinal, cause) for call in self.all if (cause := self.cut_by(call))]
+        return [(call.ordinal, call.cut_by) for call in self.all if call.cut_by]
 
     def tools(self) -> dict[tuple[int, str], ToolCall]:
         """Return the calls of tools, by the ordinal of either message and the id of the call; ids may be used again."""
@@ -198,77 +303,6 @@ class Kept(NamedTuple):
 
     messages: int
     cause: str
-
-
-class HasStamp(Protocol):
-    """A call with or without a stamp."""
-
-    @property
-    def stamp(self) -> ViewStamp | None:
-        """What the model got."""
-        ...
-
-    @property
-    def is_rewound(self) -> bool:
-        """True if its answer was rewound or replaced since."""
-        ...
-
-
-CallT = TypeVar("CallT", bound=HasStamp)
-
-
-def may_follow_rewind(before: HasStamp, call: HasStamp) -> bool:
-    """Return True if a rewind, or another answer, may lie between two calls, as only the views tell."""
-    if not (before.is_rewound and before.stamp and call.stamp):
-        return False
-    return not call.is_rewound or call.stamp.marks.start > before.stamp.ordinal
-
-
-def cause_by_stamps(
-    before: ViewStamp | None, after: ViewStamp | None, models: Iterable[str]
-) -> str:
-    """Return what broke the prompt cache from one call to a later one by their stamps and models; "" if nothing did."""
-    is_known = before is not None and after is not None
-    if is_known and len(set(models) - {""}) > 1:
-        return ANOTHER_MODEL
-    return break_between(before, after)
-
-
-async def cause_by_views(chat: Conversation, before: HasStamp, call: HasStamp, cut_by: str) -> str:
-    """Return what broke the prompt cache between two calls by their views.
-
-    It is `cut_by`, what the stamps say, if the views cannot be built.
-    """
-    if before.stamp is None or call.stamp is None:
-        return cut_by
-    try:
-        earlier = await chat.view_at(before.stamp)
-        later = await chat.view_at(call.stamp)
-    except InvalidInputError:  # a policy of another version
-        return cut_by
-    return kept_between(earlier, later, cut_by).cause
-
-
-def call_before(
-    earlier: Sequence[CallT], stamp: ViewStamp | None, *, is_same_model: Callable[[CallT], bool]
-) -> CallT | None:
-    """Return the call with which one is compared, from those before it, in order; None for the first call.
-
-    It is the last one in time of the same model, as each model has a prompt cache of its own, or the last one of any.
-    Later rewinds and other answers do not change it, as they did not exist yet.
-    """
-    same = (call for call in reversed(earlier) if is_same_model(call))
-    return _last_stamped(same, stamp) or _last_stamped(reversed(earlier), stamp)
-
-
-def _last_stamped(earlier: Iterable[CallT], stamp: ViewStamp | None) -> CallT | None:
-    """Return the first of some calls; before a call with a stamp, those without one count if there is no other."""
-    last: CallT | None = None
-    for call in earlier:
-        if call.stamp or stamp is None:
-            return call
-        last = last or call
-    return last
 
 
 def kept_between(before: PastView, after: PastView, cut_by: str) -> Kept:

@@ -26,7 +26,7 @@ from convstore.ext.inspector.comparison import PARTS, View
 from convstore.ext.inspector.rendering import number_in, render, what_if_in
 from convstore.ext.inspector.strip import strip_of
 from convstore.ext.inspector.text import as_json
-from convstore.ext.model_calls import AROUND, UNEXPECTED, Calls, Kept, kept_between
+from convstore.ext.model_calls import AROUND, UNEXPECTED, Calls, Kept, ModelCall, kept_between
 from convstore.ext.sums import GroupSum, bill_for, billed_for
 from convstore.integration import host_of, row_of
 from convstore.messages.usage import usage_in
@@ -81,7 +81,7 @@ def _note_next(request: Request, calls: Calls, upcoming: View) -> None:
 async def load_view(
     request: Request,
     chat: Conversation,
-    stored: StoredMessage | None = None,
+    stored: StoredMessage | ModelCall | None = None,
     *,
     before: int | None = None,
     near: Sequence[StoredMessage] = (),
@@ -240,10 +240,10 @@ async def _compared(
 
     The stamps alone tell if this version does not know the policy of the call before; without stamps nothing does.
     """
-    cut = "" if what_if_in(request) else calls.cut_by(calls.moment)
-    earlier = calls.before(calls.moment)
-    has_stamps = earlier and earlier.stamp and calls.stamp_of(calls.moment)
-    if before is None and has_stamps:
+    call = calls.current
+    earlier = call.before
+    cut = "" if what_if_in(request) else call.cut_by
+    if before is None and earlier and earlier.stamp and call.stamp:
         with suppress(InvalidInputError):
             before = await load_view(request, chat, earlier, before=1)
     if before is None:

@@ -97,12 +97,13 @@ async def changes_page(request: Request, chat: Conversation) -> Response:
     """Return what changed from the call before, and how much of it a prompt cache can reuse."""
     calls = await calls_of(request, chat)
     view = await load_call(request, chat, calls)
-    compared = calls.before(calls.moment)
+    call = calls.current
+    compared = call.before
     before = await load_view(request, chat, compared) if compared else None
     ordinals = (before.ordinals() if before else {}) | view.ordinals()
-    cut_by = "" if what_if_in(request) else calls.cut_by(calls.moment)
+    cut_by = "" if what_if_in(request) else call.cut_by
     changes = changes_between(before, view, calls.has_ended, cut_by) if before else None
-    stamps = (calls.stamp_of(calls.moment), compared.stamp if compared else None)
+    stamps = (call.stamp, compared.stamp if compared else None)
     is_prompt_known = any(stamp and stamp.beside.digest for stamp in stamps)
     return await render_call(
         request,

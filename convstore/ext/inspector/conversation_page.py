@@ -320,7 +320,7 @@ async def _last_turn(chat: Conversation, page: _LogPage) -> int | None:
 def _tools_of(calls: Calls) -> list[str]:
     """Return the names of the tools that were called near the moment, as far as an address can hold them."""
     named = {
-        call["name"] for stored in calls.all for call in getattr(stored.message, "tool_calls", ())
+        call["name"] for stored in calls.near for call in getattr(stored.message, "tool_calls", ())
     }
     return sorted(name for name in named if name.isprintable())[:_TOOLS]
 

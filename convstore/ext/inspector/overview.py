@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,16 +17,10 @@ from convstore import Conversation
 from convstore.ext.inspector.call_page import titled_info
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.strip import BEHIND, Scale, parts_in
-from convstore.ext.model_calls import (
-    call_before,
-    cause_by_stamps,
-    cause_by_views,
-    may_follow_rewind,
-)
-from convstore.messages.provenance import model_of
-from convstore.types import ConversationInfo, StoredMessage
+from convstore.ext.model_calls import CallFold, ModelCall
+from convstore.types import ConversationInfo
 from convstore.values.scope import PATH
-from convstore.values.stamps import TURN_ENDED, ViewStamp, has_new_summary
+from convstore.values.stamps import TURN_ENDED
 
 _PAGE = 1_000
 _BUCKETS = 150
@@ -48,59 +42,10 @@ _ROWS = 50
 
 
 @dataclass(slots=True)
-class CallMark:
-    """A call, and what happened to it.
+class CallsRead(CallFold):
+    """The calls of a log as far as it was read; `is_whole` is True if that is all of it."""
 
-    Attributes:
-        ordinal: The ordinal of its answer.
-        message_id: The id of its answer.
-        tools: The ids of its calls of tools.
-        stamp: The stamp of what the model got; None if it was not stored.
-        is_rewound: True if its answer was rewound.
-        model: The model that answered; "" if it is not named.
-        cut_by: What broke its prompt cache, in a word or two; "" if nothing did.
-        has_summary: True if it is the first with its summary.
-        failed: Number of results that report a failure.
-        before: The call with which it is compared.
-    """
-
-    ordinal: int
-    message_id: str
-    tools: tuple[str, ...]
-    stamp: ViewStamp | None
-    is_rewound: bool
-    model: str = ""
-    cut_by: str = ""
-    has_summary: bool = False
-    failed: int = 0
-    before: CallMark | None = None
-
-    @property
-    def tokens(self) -> int | None:
-        """The tokens that the model got; None without a stamp."""
-        return self.stamp.tokens if self.stamp else None
-
-    @property
-    def is_break(self) -> bool:
-        """True if its prompt cache broke, and not because a turn ended."""
-        return self.cut_by not in ("", TURN_ENDED)
-
-
-@dataclass(slots=True)
-class CallMarks:
-    """A fold over the messages of a log, in order, that notes its calls.
-
-    Attributes:
-        calls: The calls.
-        last: The ordinal of the last message.
-        is_whole: True if that is the last one of the log.
-    """
-
-    calls: list[CallMark] = field(default_factory=list)
-    last: int = 0
     is_whole: bool = False
-    _compared: int = 0
-    _callers: dict[str, CallMark] = field(default_factory=dict)
 
     async def read(self, chat: Conversation, seconds: float) -> None:
         """Go on with the log for a time, to its end if that suffices."""
@@ -112,49 +57,17 @@ class CallMarks:
             self.is_whole = len(page) < _PAGE
             if time.monotonic() >= end:
                 break
-        await self._compare_views(chat)
-
-    def add(self, stored: StoredMessage) -> None:
-        """Add the next message."""
-        self.last = stored.ordinal
-        if stored.message.type == "ai":
-            self._add_call(stored)
-        elif stored.is_failed:
-            caller = self._callers.get(getattr(stored.message, "tool_call_id", ""))
-            if caller:
-                caller.failed += 1
-
-    async def _compare_views(self, chat: Conversation) -> None:
-        """Compare the views of new calls with a rewind before them, of which stamps know less."""
-        for call in self.calls[self._compared :]:
-            if call.before and may_follow_rewind(call.before, call):
-                call.cut_by = await cause_by_views(chat, call.before, call, call.cut_by)
-        self._compared = len(self.calls)
-
-    def _add_call(self, stored: StoredMessage) -> None:
-        tools = tuple(str(tool["id"]) for tool in getattr(stored.message, "tool_calls", ()))
-        id_ = str(stored.message.id)
-        model = model_of(stored.message)
-        call = CallMark(stored.ordinal, id_, tools, stored.stamp, stored.is_rewound, model)
-        before = call_before(
-            self.calls, call.stamp, is_same_model=lambda other: model in ("", other.model)
-        )
-        if before:
-            call.before = before
-            call.cut_by = cause_by_stamps(before.stamp, call.stamp, (before.model, model))
-            call.has_summary = has_new_summary(before.stamp, call.stamp)
-        self.calls.append(call)
-        self._callers |= dict.fromkeys(tools, call)
+        await self.compare_views(chat)
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
     """Calls that share a bar, which has the size of the largest."""
 
-    calls: Sequence[CallMark]
+    calls: Sequence[ModelCall]
 
     @property
-    def largest(self) -> CallMark:
+    def largest(self) -> ModelCall:
         """The call that got the most tokens."""
         return max(self.calls, key=lambda call: call.tokens or 0)
 
@@ -170,7 +83,7 @@ class Overview:
         scale: The heights of the bars, with the budget of the last call with a stamp.
     """
 
-    def __init__(self, calls: Sequence[CallMark], first: int | None) -> None:
+    def __init__(self, calls: Sequence[ModelCall], first: int | None) -> None:
         self.calls = calls
         self._size = max(1, -(-len(calls) // _BUCKETS))
         self.buckets = [
@@ -185,7 +98,7 @@ class Overview:
         self.scale = Scale.of([call.tokens or 0 for call in calls], budget)
 
     @property
-    def rows(self) -> Sequence[CallMark]:
+    def rows(self) -> Sequence[ModelCall]:
         """The calls of the window."""
         return self.calls[self.start : self.end]
 
@@ -222,7 +135,7 @@ class Overview:
                 paths[name] += path
         return {name: path for name, path in paths.items() if path}
 
-    def around(self, has: Callable[[CallMark], object]) -> tuple[int, int, int]:
+    def around(self, has: Callable[[ModelCall], object]) -> tuple[int, int, int]:
         """Return how many calls have something, and the ordinals of the last before the window and the first after.
 
         0 for none.
@@ -237,7 +150,7 @@ class Overview:
         return len(found), earlier, later
 
 
-def _ordinal(call: CallMark) -> int:
+def _ordinal(call: ModelCall) -> int:
     return call.ordinal
 
 
@@ -254,7 +167,7 @@ def _marks(index: int, bucket: Bucket) -> Iterator[tuple[str, str]]:
         yield "bad", f"M{middle - 4} 85a4 4 0 1 1 8 0a4 4 0 1 1-8 0z"
 
 
-MARKS: Mapping[str, tuple[Callable[[CallMark], object], str, str, str]] = {
+MARKS: Mapping[str, tuple[Callable[[ModelCall], object], str, str, str]] = {
     "bad": (
         lambda call: call.failed,
         "call with failed tools",
@@ -271,14 +184,14 @@ class OverviewCache:
     """The calls of conversations that were looked at last; no text of a message is kept."""
 
     def __init__(self) -> None:
-        self._kept = dict[str, tuple[object, CallMarks]]()
+        self._kept = dict[str, tuple[object, CallsRead]]()
 
-    async def read(self, chat: Conversation, info: ConversationInfo, seconds: float) -> CallMarks:
+    async def read(self, chat: Conversation, info: ConversationInfo, seconds: float) -> CallsRead:
         """Return the calls of a conversation; read its log for a time if it changed, or was not read to its end."""
         state = info.updated_at, info.message_count, info.tokens
-        known, marks = self._kept.pop(info.conversation_id, (None, CallMarks()))
+        known, marks = self._kept.pop(info.conversation_id, (None, CallsRead()))
         if known != state:
-            marks = CallMarks()
+            marks = CallsRead()
         await marks.read(chat, seconds)
         self._kept[info.conversation_id] = state, marks
         if len(self._kept) > _KEPT:
@@ -310,7 +223,7 @@ async def overview_page(cache: OverviewCache, request: Request, chat: Conversati
 
 
 async def _children(
-    chat: Conversation, info: ConversationInfo, calls: Sequence[CallMark]
+    chat: Conversation, info: ConversationInfo, calls: Sequence[ModelCall]
 ) -> dict[int, list[ConversationInfo]]:
     """Return the conversations of sub-agents that calls of tools began, by the ordinals of the messages with them."""
     if not info.has_children:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from convstore.ext.inspector.comparison import View
-from convstore.ext.model_calls import Calls
-from convstore.types import StoredMessage
-from convstore.values.stamps import TURN_ENDED, ViewStamp, has_new_summary
+from convstore.ext.model_calls import Calls, ModelCall
+from convstore.values.stamps import TURN_ENDED, ViewStamp
 
 _CALLS = 15
 _STEP = 28
@@ -154,11 +153,11 @@ def strip_of(calls: Calls, view: View, upcoming: View | None, cut: str) -> Strip
     not fit.
     """
     before = _number_before(calls)
-    fitting = _FEWER_CALLS if calls.end > _LONG else _CALLS
+    is_long = bool(calls.near) and calls.near[-1].ordinal >= _LONG
+    fitting = _FEWER_CALLS if is_long else _CALLS
     start = max(0, min(before - fitting // 2, len(calls.all) - fitting))
     shown = calls.all[start : start + fitting]
-    failed = {tool.caller for tool in calls.tools().values() if tool.has_failed}
-    bars = [_bar(message, calls, view, failed, cut) for message in shown]
+    bars = [_bar(call, calls, view, cut) for call in shown]
     has_later = bool(shown) and shown[-1] is not calls.all[-1]
     if upcoming and not has_later:
         bars.append(_next_bar(calls, upcoming, cut))
@@ -186,31 +185,26 @@ def _number_before(calls: Calls) -> int:
 
 def _next_bar(calls: Calls, upcoming: View, cut: str) -> Bar:
     """Return the bar of the next call."""
+    call = calls.upcoming
     return Bar(
         0,
         upcoming.parts(),
         is_current=calls.moment is None,
-        has_summary=_has_summary(calls, None),
-        cut_by=calls.cut_by(None) if calls.moment else cut,
+        has_summary=call.has_summary,
+        cut_by=call.cut_by if calls.moment else cut,
     )
 
 
-def _has_summary(calls: Calls, call: StoredMessage | None) -> bool:
-    """Return True if a call shows another summary than the call before it; None stands for the next call."""
-    previous = calls.before(call)
-    return has_new_summary(previous.stamp if previous else None, calls.stamp_of(call))
-
-
-def _bar(message: StoredMessage, calls: Calls, view: View, failed: set[int], cut: str) -> Bar:
-    is_current = calls.moment is not None and message.ordinal == calls.moment.ordinal
+def _bar(call: ModelCall, calls: Calls, view: View, cut: str) -> Bar:
+    is_current = calls.moment is not None and call.ordinal == calls.moment.ordinal
     return Bar(
-        message.ordinal,
-        view.parts() if is_current else parts_in(message.stamp),
+        call.ordinal,
+        view.parts() if is_current else parts_in(call.stamp),
         is_current=is_current,
-        has_summary=_has_summary(calls, message),
-        cut_by=cut if is_current else calls.cut_by(message),
-        has_failed=message.ordinal in failed,
-        is_rewound=message.is_rewound,
+        has_summary=call.has_summary,
+        cut_by=cut if is_current else call.cut_by,
+        has_failed=call.failed > 0,
+        is_rewound=call.is_rewound,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -14,9 +15,8 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore
 from convstore.cli.show_calls import calls_answer
-from convstore.ext.model_calls import Calls, Kept, call_before, cause_by_stamps, kept_between
+from convstore.ext.model_calls import Calls, Kept, ModelCall, kept_between
 from convstore.messages.provenance import mark
-from convstore.types import StoredMessage
 from convstore.values.stamps import MESSAGES_CHANGED, ViewMarks, ViewStamp, break_between
 
 CAUSES = {2: "", 4: "", 6: "turn ended", 8: "", 10: "turn ended", 12: ""}
@@ -170,18 +170,25 @@ async def test_a_call_without_a_stamp_tells_nothing(store: ConversationStore) ->
     for _ in range(3):
         await chat.append([HumanMessage("Orcas?"), AIMessage("Yes.")])
     stamp = (await chat.load_history()).stamp
-    calls = [stored for stored in await chat.list_messages() if stored.message.type == "ai"]
-    stamped = [calls[0], calls[1].model_copy(update={"stamp": stamp}), calls[2]]
+    calls = Calls(await chat.list_messages(), None).all
+    stamped = [calls[0], replace(calls[1], stamp=stamp), calls[2]]
 
-    def before(earlier: list[StoredMessage], stamp: ViewStamp | None) -> StoredMessage | None:
-        return call_before(earlier, stamp, is_same_model=lambda _: True)
+    def before(earlier: list[ModelCall], stamp: ViewStamp | None) -> ModelCall | None:
+        call = ModelCall(9, stamp=stamp)
+        call.compare(earlier)
+        return call.before
 
     assert before(stamped, stamp) is stamped[1]
     assert before(stamped, None) is before(calls, stamp) is calls[2]
     assert before([], stamp) is None
-    assert cause_by_stamps(stamp, stamp, ["gpt-5", "claude"]) == "another model"
-    for old, new in ((None, stamp), (stamp, None)):
-        assert cause_by_stamps(old, new, ["gpt-5", "claude"]) == ""
+    for old, new, cause in (
+        (stamp, stamp, "another model"),
+        (None, stamp, ""),
+        (stamp, None, ""),
+    ):
+        call = ModelCall(9, stamp=new, model="claude")
+        call.compare([ModelCall(8, stamp=old, model="gpt-5")])
+        assert call.cut_by == cause
 
 
 async def test_the_views_decide_what_held(store: ConversationStore) -> None:

@@ -11,22 +11,22 @@ from fixture_types import Browse
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore
-from convstore.ext.inspector.overview import MARKS, CallMark, Overview
+from convstore.ext.inspector.overview import MARKS, Overview
 from convstore.ext.inspector.strip import Bar, Scale, Strip
+from convstore.ext.model_calls import ModelCall
 from convstore.values.stamps import TURN_ENDED, ViewParts, ViewStamp
 
 STAMP = ViewStamp(conversation_id="c", tokens=100, parts=ViewParts(turn=100))
 
 
-def marks(number: int) -> list[CallMark]:
+def marks(number: int) -> list[ModelCall]:
     """Calls of a long log, every second message; every hundredth has failed, and every other one of them broke."""
     return [
-        CallMark(
+        ModelCall(
             ordinal,
             f"a{ordinal}",
             (),
             STAMP,
-            is_rewound=False,
             cut_by="turns left out" if ordinal % 400 == 0 else "",
             failed=int(ordinal % 200 == 0),
         )
@@ -86,7 +86,7 @@ def test_the_strip_marks_breaks_as_the_overview_does() -> None:
     """Those at a turn's end are hollow."""
     causes = ("", TURN_ENDED, "summary made")
     bars = [Bar(2, {"turn": 1}, cut_by=cause) for cause in causes]
-    calls = [CallMark(2, "a", (), STAMP, is_rewound=False, cut_by=cause) for cause in causes]
+    calls = [ModelCall(2, "a", (), STAMP, cut_by=cause) for cause in causes]
     for paths in (Strip(bars, Scale(1, None), 0, 0).paths(), Overview(calls, None).paths()):
         assert [paths[mark].count("M") for mark in ("hollow", "ink")] == [1, 1]
 
