@@ -67,12 +67,24 @@ class ResultNumbering:
         self.names = None if tools is None else _names_of(tools)
         self._without_results = set(self.names or ())
 
-    @staticmethod
-    def with_split_lists(tool: Any, *, is_chosen: bool) -> Any | None:
-        """Return a tool that keeps a list of sources as its artifact; None for one that needs no such change."""
+    def check(self, tools: Iterable[Any]) -> None:
+        """Raise an InvalidInputError if one of the `names` is not that of a tool of the agent."""
+        if not self.names:
+            return
+        known = set(map(_name_in_request, tools))
+        if unknown := sorted(self.names - known):
+            raise InvalidInputError(
+                f"number_sources names {', '.join(map(repr, unknown))}, but the agent has no such "
+                f"tool; its tools are {', '.join(sorted(map(repr, known))) or 'none'}"
+            )
+
+    def with_split_lists(self, tool: Any, name: str) -> Any | None:
+        """Return the tool of a call that keeps a list of sources as its artifact; None if it stays as it is."""
         from convstore.tools.numbering import with_split_lists  # noqa: PLC0415 - LangChain's tools load slowly
 
-        return with_split_lists(tool, is_chosen=is_chosen)
+        if tool is None or not self._is_on:
+            return None
+        return with_split_lists(tool, is_chosen=name in (self.names or ()))
 
     async def number(
         self,
@@ -172,6 +184,15 @@ def _names_of(tools: Collection[Any]) -> frozenset[str]:
 def _name_of(tool: Any) -> Any:
     """Return the name of a tool; of a function that which LangChain gives its tool; any other value as it is."""
     return getattr(tool, "name", None) or getattr(tool, "__name__", tool)
+
+
+def _name_in_request(tool: Any) -> str:
+    """Return the name of a tool that an agent offers its model, also of one that a provider runs."""
+    if not isinstance(tool, dict):
+        return str(getattr(tool, "name", ""))
+    function = tool.get("function")
+    inner = function if isinstance(function, dict) else tool
+    return str(inner.get("name") or tool.get("type") or "")
 
 
 def _is_documents_as_text(message: ToolMessage) -> bool:

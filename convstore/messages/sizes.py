@@ -19,7 +19,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.messages.media import KINDS
 from convstore.messages.reasoning import without_reasoning
-from convstore.messages.tool_calls import block_of, calls_in_content, calls_of
+from convstore.messages.tool_calls import arguments_of, calls_in_content, calls_of
 
 _T = TypeVar("_T")
 
@@ -37,7 +37,6 @@ _PAYLOADS: Final = frozenset(
         "url",
     }
 )
-_ARGUMENTS: Final = ("input", "args", "arguments", "action")
 
 
 class WrittenCall(NamedTuple):
@@ -70,17 +69,9 @@ def written_calls(message: BaseMessage) -> list[WrittenCall]:
     """
     if not isinstance(message, AIMessage):
         return []
-    arguments = [json_text(call.get("args")) for call in message.tool_calls]
-    arguments += [
-        str(call.get("args") or "")
-        for call in message.invalid_tool_calls
-        if call.get("id") and call.get("name")
-    ]
     written = list[WrittenCall]()
-    for call in calls_of(message):
-        is_listed = call.position < len(arguments)
-        block = block_of(message, call.id)
-        text = arguments[call.position] if is_listed else _arguments_in(block)
+    for call, given in zip(calls_of(message), arguments_of(message), strict=True):
+        text = given if isinstance(given, str) else json_text(given)
         written.append(WrittenCall(call.id, call.tool, text))
     return written
 
@@ -153,11 +144,6 @@ def _block_size(block: Any, counted: set[str]) -> int:
 def _id_in(block: Any) -> str:
     """Return the id of the call that a block describes, as `calls_of` reads it; "" for any other block."""
     return next((id_ for id_, _ in calls_in_content([block])), "")
-
-
-def _arguments_in(block: Mapping[str, Any]) -> str:
-    value = next((block[key] for key in _ARGUMENTS if key in block), "")
-    return value if isinstance(value, str) else json_text(value)
 
 
 def packed(items: Iterable[_T], *, limit: int, size: Callable[[_T], int]) -> Iterator[list[_T]]:

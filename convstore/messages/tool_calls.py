@@ -98,7 +98,7 @@ class Pairing:
 
 
 @dataclass(slots=True)
-class _Slot:
+class Slot:
     """A position after an AI message, for the result of one call; `own_id` is the id that `result_id` makes for it."""
 
     call: Call
@@ -112,10 +112,10 @@ class _OpenCalls:
     def __init__(self, answers: Mapping[str, str]) -> None:
         self._answers = answers
         # The top of each stack is the first open call of the latest message, so every result finds its call in O(1).
-        self._stacks: defaultdict[str, list[_Slot]] = defaultdict(list)
-        self._by_result_id: dict[str | None, _Slot] = {}
+        self._stacks: defaultdict[str, list[Slot]] = defaultdict(list)
+        self._by_result_id: dict[str | None, Slot] = {}
 
-    def add(self, slots: Sequence[_Slot]) -> None:
+    def add(self, slots: Sequence[Slot]) -> None:
         self._by_result_id |= {slot.own_id: slot for slot in slots if slot.own_id}
         for slot in reversed(slots):
             self._stacks[slot.call.id].append(slot)
@@ -259,7 +259,7 @@ def pair(messages: Sequence[BaseMessage], answers: Mapping[str, str] = _UNKNOWN)
             orphans=(),
             moved=(),
         )
-    slots, orphans = _fill_slots(messages, answers)
+    slots, orphans = fill_slots(messages, answers)
     paired: list[BaseMessage] = []
     indexes: list[int | None] = []
     missing: list[str] = []
@@ -325,6 +325,25 @@ def _as_text(result: ToolMessage, call: str) -> HumanMessage:
         else [{"type": "text", "text": head}, *content]
     )
     return HumanMessage(text, id=result.id, additional_kwargs=mark("late_result"))
+
+
+_ARGUMENTS: Final = ("input", "args", "arguments", "action")
+
+
+def arguments_of(message: BaseMessage) -> list[Any]:
+    """Return the arguments of the calls that `calls_of` returns: a dict, or the text of invalid ones; "" for none.
+
+    >>> arguments_of(AIMessage("", tool_calls=[{"name": "search", "args": {"q": "orca"}, "id": "call_1"}]))
+    [{'q': 'orca'}]
+    """
+    if not isinstance(message, AIMessage):
+        return []
+    given: list[Any] = [call["args"] for call in message.tool_calls]
+    given += [call["args"] or "" for call in message.invalid_tool_calls if all(_named(call))]
+    blocks = [block_of(message, call.id) for call in calls_of(message)[len(given) :]]
+    return given + [
+        next((block[key] for key in _ARGUMENTS if key in block), "") for block in blocks
+    ]
 
 
 def calls_in_content(content: list[str | dict[Any, Any]]) -> Iterator[tuple[str, str]]:
@@ -395,11 +414,11 @@ def is_paired(messages: Sequence[BaseMessage]) -> bool:
     return not waiting
 
 
-def _fill_slots(
-    messages: Sequence[BaseMessage], answers: Mapping[str, str]
-) -> tuple[dict[int, list[_Slot]], list[int]]:
+def fill_slots(
+    messages: Sequence[BaseMessage], answers: Mapping[str, str] = _UNKNOWN
+) -> tuple[dict[int, list[Slot]], list[int]]:
     """Assign each result to its call; return the slots by index of their AI message, and the results without a call."""
-    slots: dict[int, list[_Slot]] = {}
+    slots: dict[int, list[Slot]] = {}
     open_calls = _OpenCalls(answers)
     orphans: list[int] = []
     for index, message in enumerate(messages):
@@ -408,7 +427,7 @@ def _fill_slots(
                 orphans.append(index)
         elif calls := calls_of(message):
             slots[index] = list(
-                map(_Slot, calls, result_ids(message) if message.id else [""] * len(calls))
+                map(Slot, calls, result_ids(message) if message.id else [""] * len(calls))
             )
             open_calls.add(slots[index])
     return slots, orphans

@@ -20,6 +20,7 @@ from convstore.messages.tool_calls import (
     block_of,
     calls_in_content,
     calls_of,
+    fill_slots,
     inner_block,
     result_ids,
 )
@@ -124,24 +125,16 @@ def _arguments(message: AIMessage, call: Call) -> tuple[dict[str, Any], str]:
 def pairs_of(messages: Sequence[BaseMessage]) -> list[tuple[TurnCall, ToolMessage | None]]:
     """Return the calls of some messages in order, each with its result among them; None for one without.
 
-    A result answers the call whose `result_id` it has, else the last open one with its call id, as views pair them.
+    They are paired as views pair them, see `tool_calls.pair`.
     """
-    calls = list[TurnCall]()
-    open_ = list[TurnCall]()
-    results = dict[str, ToolMessage]()
-    for message in messages:
-        if isinstance(message, AIMessage):
-            new = turn_calls(message, result_ids(message))
-            calls += new
-            open_ += new
-        elif isinstance(message, ToolMessage):
-            matching = [call for call in open_ if call.id == message.tool_call_id]
-            by_result = {call.result_id: call for call in matching}
-            if matching:
-                matched = by_result.get(str(message.id), matching[-1])
-                open_.remove(matched)
-                results[matched.result_id] = message
-    return [(call, results.get(call.result_id)) for call in calls]
+    slots, _ = fill_slots(messages)
+    pairs = list[tuple[TurnCall, ToolMessage | None]]()
+    for index, of_message in slots.items():
+        message: Any = messages[index]
+        for call, slot in zip(turn_calls(message, result_ids(message)), of_message, strict=True):
+            result: Any = None if slot.result is None else messages[slot.result]
+            pairs.append((call, result))
+    return pairs
 
 
 def calls_without_result(messages: Sequence[BaseMessage]) -> list[TurnCall]:

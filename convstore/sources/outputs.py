@@ -6,7 +6,7 @@ sources as its content is made to return it as the artifact, until the content i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,28 +24,38 @@ def returned_list(message: ToolMessage) -> ToolMessage | None:
     return message.model_copy(update={"artifact": list(message.artifact)})
 
 
+def messages_in(output: Any) -> Iterator[tuple[Any, bool]]:
+    """Yield the messages in a tool's output, each with True if a command sends it to an outer graph."""
+    if isinstance(output, ToolMessage):
+        yield output, False
+    elif isinstance(output, list):
+        for part in output:
+            yield from messages_in(part)
+    else:
+        for message in _messages_of(output):
+            yield message, output.graph is not None
+
+
+def with_messages(output: Any, change: Callable[[Any, bool], BaseMessage]) -> Any:
+    """Return a tool's output with each message changed, given what `messages_in` yields."""
+    if isinstance(output, ToolMessage):
+        return change(output, False)
+    if isinstance(output, list):
+        return [with_messages(part, change) for part in output]
+    messages = [change(message, output.graph is not None) for message in _messages_of(output)]
+    return replace(output, update={**output.update, "messages": messages}) if messages else output
+
+
 def results_in(output: Any) -> list[ToolMessage]:
     """Return the results in a tool's output: a message, a list of outputs, or a command of LangGraph."""
-    if isinstance(output, ToolMessage):
-        return [output]
-    if isinstance(output, list):
-        return [message for part in output for message in results_in(part)]
-    messages = _messages_of(output)
-    return [message for message in messages if isinstance(message, ToolMessage)]
+    return [message for message, _ in messages_in(output) if isinstance(message, ToolMessage)]
 
 
 def with_results(output: Any, changed: Mapping[int, BaseMessage]) -> Any:
     """Return a tool's output with other results, by the id of the object that each replaces."""
     if not changed:
         return output
-    if isinstance(output, ToolMessage):
-        return changed.get(id(output), output)
-    if isinstance(output, list):
-        return [with_results(part, changed) for part in output]
-    messages = [changed.get(id(message), message) for message in _messages_of(output)]
-    if not messages:
-        return output
-    return replace(output, update={**output.update, "messages": messages})
+    return with_messages(output, lambda message, _: changed.get(id(message), message))
 
 
 def _messages_of(output: Any) -> list[Any]:

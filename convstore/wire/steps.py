@@ -27,7 +27,7 @@ from langchain_core.messages import (
 from convstore.messages.call_arguments import sanitize_arguments
 from convstore.messages.provenance import kind_of, model_of
 from convstore.messages.text import text_of
-from convstore.messages.tool_calls import Call, calls_of, is_paused, pair
+from convstore.messages.tool_calls import Call, arguments_of, calls_of, is_paused, pair
 from convstore.values.json_form import has_few_levels, is_json, valid_text
 from convstore.values.providers import ProviderRules
 from convstore.wire.edits import INSTRUCTION, Inserted, RequestEdits, tool_name
@@ -366,11 +366,9 @@ def _calls(
         part.id: part for part in reversed(parts) if isinstance(part, Block) and part.kind == "call"
     }
     listed = listed_calls(message)
-    given = list(_arguments(message))
-    for call in calls:
+    for call, value in zip(calls, arguments_of(message), strict=True):
         block = blocks.get(call.id, _NO_BLOCK)
         entry = _entry_of(call, listed)
-        value = given[call.position] if call.position < len(given) else _given_in(block.block)
         text, is_whole = arguments_text(value)
         if not is_whole:
             step.drop(f"arguments of {call.tool}", "they are not a JSON object")
@@ -399,14 +397,6 @@ def _item_id(block: Block) -> str:
     return str(block.block.get("id") or "") if block.type.endswith("_call") else ""
 
 
-def _given_in(block: Mapping[str, Any]) -> Any:
-    """Return the arguments in a block of a call, None without them."""
-    for key in ("input", "args", "arguments", "action"):
-        if key in block:
-            return block[key]
-    return None
-
-
 def _entry_of(call: Call, listed: Sequence[dict[str, Any]]) -> Mapping[str, Any]:
     """Return the entry of a call: the one in its place if that has its id, else the first with the id."""
     at_place = listed[call.position : call.position + 1]
@@ -414,14 +404,3 @@ def _entry_of(call: Call, listed: Sequence[dict[str, Any]]) -> Mapping[str, Any]
         if (entry.get("id") or "") == call.id:
             return entry
     return _NO_FIELDS
-
-
-def _arguments(message: BaseMessage) -> Iterator[Any]:
-    """Yield the arguments of the listed calls, in the order of `calls_of`."""
-    if isinstance(message, AIMessage):
-        yield from (call["args"] for call in message.tool_calls)
-        yield from (
-            call["args"]
-            for call in message.invalid_tool_calls
-            if call.get("id") and call.get("name")
-        )

@@ -34,7 +34,6 @@ from convstore.exceptions import (
 )
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langchain.run import CHANNEL, AgentRun, RunReference, run_in
-from convstore.ext.langchain.shown import ShownView
 from convstore.messages.filing import without_marks
 from convstore.messages.tokens import approximate_tokens
 from convstore.messages.tool_calls import calls_of, result_id
@@ -675,13 +674,15 @@ async def test_an_agent_hands_over_to_another_in_a_graph(
     ]
 
 
-def test_a_run_is_taken_for_that_of_its_conversation_only() -> None:
+def test_a_run_is_taken_for_that_of_its_conversation_only(store: ConversationStore) -> None:
     """A state that came to another conversation reveals nothing of the first one."""
-    view = ShownView(HistoryPolicy(), len)
-    state = {CHANNEL: RunReference.to(AgentRun({"user_id": "ada"}, view))}
-    assert run_in(state, {"user_id": "ada"}) is not None
-    assert run_in(state, {"user_id": "eve"}) is None
-    assert run_in({CHANNEL: "plain text"}, {"user_id": "ada"}) is None
+    of_ada = store.conversation(user_id="ada", thread_id="1")
+    of_eve = store.conversation(user_id="eve", thread_id="1")
+    run = AgentRun(of_ada, ConversationMiddleware(store)._rules)
+    state = {CHANNEL: RunReference.to(run)}
+    assert run_in(state, of_ada) is run
+    assert run_in(state, of_eve) is None
+    assert run_in({CHANNEL: "plain text"}, of_ada) is None
 
 
 async def test_one_more_scope_key_keeps_nested_agents_apart(

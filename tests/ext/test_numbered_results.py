@@ -20,7 +20,6 @@ from scripted_agents import ScriptedModel
 from convstore import ConversationStore, number_sources
 from convstore.exceptions import InvalidInputError
 from convstore.ext.langchain import ConversationMiddleware
-from convstore.ext.langchain.numbers import ToolNumbers
 from convstore.ext.langgraph import append_node, load_node
 from convstore.integration import ResultNumbering
 
@@ -174,7 +173,7 @@ async def test_without_numbers_the_log_line_names_a_tool_whose_marks_mislead(
     assert "number_sources=('tickets',)" in told
     assert "no such tool" not in warned + told
     with pytest.raises(InvalidInputError, match="'serach', but the agent has no such tool"):
-        ToolNumbers(["serach", tickets]).check(TOOLS)
+        ResultNumbering(["serach", tickets]).check(TOOLS)
     wrong: Any
     for wrong in ("tickets", 7, [7], [b"tickets"]):
         with pytest.raises(InvalidInputError, match="a collection of tools, functions or names"):
@@ -191,7 +190,7 @@ async def test_a_function_is_named_as_langchain_names_its_tool(store: Conversati
     assert ResultNumbering([plain, tickets, "kept"]).names == frozenset(
         ("plain", "tickets", "kept")
     )
-    ToolNumbers([plain]).check([tool(plain)])
+    ResultNumbering([plain]).check([tool(plain)])
     model = ScriptedModel(replies=[AIMessage("", tool_calls=[_call("plain")]), AIMessage("Done.")])
     middleware = ConversationMiddleware(store, number_sources=[plain])
     await create_agent(model, [plain], middleware=[middleware]).ainvoke(

@@ -14,9 +14,16 @@ from convstore.exceptions import HistoryDivergedError, InvalidInputError, Untrus
 from convstore.ext.around import with_turn_id
 from convstore.ext.langchain.resent import find_resent, removal
 from convstore.ext.langchain.results import OWN, is_of_no_call, may_be_structured
-from convstore.ext.langchain.run import AgentRun, ConversationAgentState, RefusedRun
-from convstore.ext.langchain.steps import Rules, load, new_view
-from convstore.ext.langchain.turn import TurnMessages, ids_in_log, read_turn
+from convstore.ext.langchain.run import (
+    AgentRun,
+    ConversationAgentState,
+    RefusedRun,
+    Rules,
+    ids_in_log,
+    messages_of,
+    read_turn,
+)
+from convstore.ext.langchain.steps import load
 from convstore.ext.older_checkpoint import (
     ended_with,
     go_back,
@@ -25,7 +32,7 @@ from convstore.ext.older_checkpoint import (
     may_be_behind,
     run_config,
 )
-from convstore.integration import TurnAccess, log_of
+from convstore.integration import TurnAccess, TurnRecord, log_of
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.filing import ids_of, last_question, last_turn_of
 from convstore.messages.provenance import is_made_up
@@ -44,7 +51,8 @@ async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState)
     question, if the agent is part of one. Returns the run, and the changes to the state's messages, which complete an
     answered turn, or remove an input that is refused, so that the thread takes the next one.
     """
-    joined = _Joining(chat, rules, state, await load(chat, rules))
+    run = AgentRun(chat, rules)
+    joined = _Joining(run, state, await load(run))
     await joined.go_back()
     await joined.find_logged()
     if unimported := await joined.find_unimported():
@@ -70,24 +78,22 @@ class _Joining:
         trust: Whose messages are taken, with the ids of the agent's own ones.
     """
 
-    def __init__(
-        self, chat: Conversation, rules: Rules, state: ConversationAgentState, history: History
-    ) -> None:
-        self._chat = chat
-        self._rules = rules
+    def __init__(self, run: AgentRun, state: ConversationAgentState, history: History) -> None:
+        self._chat = run.chat
+        self._rules = run.rules
         self._state = state
         self._is_inner = is_nested()
         # The first step of a run without earlier checkpoints: all that the state has is the run's input.
         self._is_first = run_config()[1].get("langgraph_step") == 1
         no_call = [sent for sent in state["messages"] if is_of_no_call(sent)]
-        self.run = AgentRun(chat.scope, new_view(chat, rules))
+        self.run = run
         self.history = history
         self.messages: Sequence[BaseMessage] = [
             sent for sent in state["messages"] if sent not in no_call
         ]
         self.changes: list[BaseMessage] = [removal(message) for message in no_call]
         self.logged = set[str]()
-        self.trust = rules.trust
+        self.trust = run.rules.trust
 
     @property
     def _shown(self) -> set[str]:
@@ -100,7 +106,7 @@ class _Joining:
             return
         branch = await go_back(self._chat, self.messages, self._rules.on_fork)
         if branch:
-            self.history = await load(self._chat, self._rules)
+            self.history = await load(self.run)
             self.messages = branch.messages
             self.changes += branch.changes
             self.run.abandoned = branch.abandoned
@@ -134,7 +140,7 @@ class _Joining:
             "[thread_id]) of convstore.transfer"
         )
         removed = [removal(message) for message in self.messages if message.id in given]
-        return RefusedRun(self._chat.scope, refusal, is_unimported=True), removed
+        return RefusedRun(self._chat, refusal, is_unimported=True), removed
 
     async def leave_out_resent(self) -> None:
         """Leave out what a client sent again.
@@ -166,7 +172,7 @@ class _Joining:
         """Return the run of an input that is refused, and the changes that remove it from the state."""
         taken = self.logged | self.trust.own
         removed = [removal(message) for message in self.messages if message.id not in taken]
-        return RefusedRun(self._chat.scope, refusal), [*self.changes, *removed]
+        return RefusedRun(self._chat, refusal), [*self.changes, *removed]
 
     async def find_question(self) -> None:
         """Take the question of the turn in progress from the log if the state has no messages.
@@ -181,9 +187,10 @@ class _Joining:
         if entered and not entered.record.is_finished:
             turn_id = entered.record.turn_id
         if found := await read_turn(self._chat, turn_id):
-            self.messages = [found.question]
-            self.changes.append(found.question)
-            self.logged.add(str(found.question.id))
+            question = found.messages[0]
+            self.messages = [question]
+            self.changes.append(question)
+            self.logged.add(str(question.id))
 
     async def name_question(self) -> None:
         """Give the question the id of the turn that the caller has entered."""
@@ -238,15 +245,15 @@ class _Joining:
         found = await read_turn(self._chat, run.turn_id)
         if found is None:
             return []
-        run.take_over(found)
+        later = run.take_over(found)
         if turn[0].id != run.turn_id or (self._is_inner and len(turn) > 1):
             await self._go_on(turn, found)
             return []
-        only_here = await _only_here(self._chat, found, turn[1:])
-        run.ahead = [*found.later, *only_here]
+        only_here = await _only_here(self._chat, later, turn[1:])
+        run.ahead = [*later, *only_here]
         run.is_answered = not only_here and _is_answered(turn, found)
         if run.is_answered:
-            run.ahead = found.until_answer
+            run.ahead = _until_answer(found)
             return self._with_answer(turn[0], run.ahead)
         # They enter the state again one by one, so that each passes the hooks that it had not passed.
         return [removal(message) for message in turn[1:]]
@@ -266,16 +273,16 @@ class _Joining:
         earlier = [message for message in self.messages[:start] if message.id not in moved]
         return [RemoveMessage(REMOVE_ALL_MESSAGES), *earlier, question, *answer]
 
-    async def _go_on(self, turn: Sequence[BaseMessage], found: TurnMessages) -> None:
+    async def _go_on(self, turn: Sequence[BaseMessage], found: TurnRecord) -> None:
         """Go on with a turn of a graph around the agent, or with one whose question the state has lost.
 
         An answer ends it if a run of the graph has ended with it; else it is the word of an agent before this one.
         """
         if not self.trust.is_all:
-            self.run.note(found.later)  # as logged, so that other content is a conflict
-        answer = found.answer
-        is_last = answer != "" and turn[-1].id == answer
-        self.run.is_answered = is_last and (not self._is_inner or bool(await ended_with(answer)))
+            self.run.note(self.run.turn[1:])  # as logged, so that other content is a conflict
+        if found.answer is not None and turn[-1].id == found.answer.id:
+            is_end = not self._is_inner or await ended_with(str(found.answer.id))
+            self.run.is_answered = bool(is_end)
 
 
 def _answers(messages: Iterable[BaseMessage]) -> set[str]:
@@ -304,16 +311,24 @@ async def _lost_question(
 
 
 async def _only_here(
-    chat: Conversation, found: TurnMessages, state: Sequence[BaseMessage]
+    chat: Conversation, later: Sequence[BaseMessage], state: Sequence[BaseMessage]
 ) -> list[BaseMessage]:
     """Return the messages of a turn that only the state has: their run was interrupted before it logged them."""
-    known = ids_of(found.later)
+    known = ids_of(later)
     extra = [message for message in state if message.id not in known and not is_made_up(message)]
     logged = await ids_in_log(chat, ids_of(extra))
     return [message for message in extra if message.id not in logged]
 
 
-def _is_answered(turn: Sequence[BaseMessage], found: TurnMessages) -> bool:
+def _is_answered(turn: Sequence[BaseMessage], found: TurnRecord) -> bool:
     """Return True if the same question was answered, and the answer needs no further work."""
-    answer = found.until_answer[-1:]
-    return bool(answer) and turn[0] == found.question and not may_be_structured(answer[0])
+    if found.answer is None or turn[0] != found.messages[0]:
+        return False
+    return not may_be_structured(found.answer)
+
+
+def _until_answer(found: TurnRecord) -> list[BaseMessage]:
+    """Return the messages of an answered turn from its question to its answer, which late results may follow."""
+    _, *later = messages_of(found)
+    ids = [message.id for message in later]
+    return later[: ids.index(found.answer.id) + 1] if found.answer else []

@@ -42,7 +42,6 @@ from convstore.ext.checkpoint_owner import check_owner, owner_of
 from convstore.ext.langchain.asking import ask
 from convstore.ext.langchain.beginning import begin
 from convstore.ext.langchain.beside import RequestMeter
-from convstore.ext.langchain.numbers import ToolNumbers
 from convstore.ext.langchain.results import (
     OWN,
     ToolOutput,
@@ -50,8 +49,8 @@ from convstore.ext.langchain.results import (
     call_position,
     cut_result,
     digests,
+    entering,
     give_result_ids,
-    messages_in,
     noted,
     place_of,
     schema_names,
@@ -73,15 +72,17 @@ from convstore.ext.langchain.run import (
     AgentRun,
     ConversationAgentState,
     RefusedRun,
+    Rules,
     RunReference,
     run_in,
 )
-from convstore.ext.langchain.steps import Rules, catch_up, end, hold, prepare, take_up
+from convstore.ext.langchain.steps import catch_up, end, hold, prepare, take_up
 from convstore.ext.older_checkpoint import OnFork
 from convstore.ext.run_scope import ScopeChoice, check_choice
-from convstore.integration import TurnAccess, agent_tools, host_of, run_sync
+from convstore.integration import ResultNumbering, TurnAccess, agent_tools, host_of, run_sync
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.messages.filing import ids_of
+from convstore.sources.outputs import with_results
 from convstore.sources.stub import PAGE_TOKENS
 from convstore.values.append_options import check_trust
 from convstore.values.policy import HistoryPolicy, check_policy
@@ -188,7 +189,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         check_option(busy, *get_args(Busy), name="busy")
         self.store = store
         self._scope = check_choice(store, scope)
-        self._numbers = ToolNumbers(number_sources)
+        self._numbering = ResultNumbering(number_sources)
         self._appends_results = tool_results == "at_once"
         self._prompt = prompt
         self._own_tools = agent_tools(
@@ -231,7 +232,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> _ModelOutput:
         """Append the messages of earlier hooks, and show the model the view and this turn."""
-        self._numbers.check(request.tools)
+        self._numbering.check(request.tools)
         chat = self._chat(request.runtime)
         step = await self._prepare(chat, request)
         if isinstance(step.shown, AIMessage):
@@ -249,7 +250,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> _ModelOutput:
         """`awrap_model_call` for sync agents."""
-        self._numbers.check(request.tools)
+        self._numbering.check(request.tools)
         chat = self._chat(request.runtime)
         step = self._wait(chat, lambda conversation: self._prepare(conversation, request))
         if isinstance(step.shown, AIMessage):
@@ -266,12 +267,12 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         run = await self._catch_up(chat, state)
         if self._review is None:
             return _run_reference(run, state) or None
-        give_answer(await self._decided(chat, run, state["messages"]))
+        give_answer(await self._decided(run, state["messages"]))
         try:
             update: Any = await self._review.aafter_model(state, runtime)
         except GraphInterrupt as interrupt:
             update = interrupt
-        return await self._reviewed(chat, run, state, update)
+        return await self._reviewed(run, state, update)
 
     def after_model(
         self, state: ConversationAgentState, runtime: Runtime[Any]
@@ -281,15 +282,12 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         run = self._wait(chat, lambda conversation: self._catch_up(conversation, state))
         if self._review is None:
             return _run_reference(run, state) or None
-        decided = self._wait(chat, lambda found: self._decided(found, run, state["messages"]))
-        give_answer(decided)
+        give_answer(self._wait(chat, lambda _: self._decided(run, state["messages"])))
         try:
             update: Any = self._review.after_model(state, runtime)
         except GraphInterrupt as interrupt:
             update = interrupt
-        return self._wait(
-            chat, lambda conversation: self._reviewed(conversation, run, state, update)
-        )
+        return self._wait(chat, lambda _: self._reviewed(run, state, update))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolOutput]]
@@ -301,7 +299,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             return as_output(stored)
         equipped = self._equipped(chat, request)
         review = self._review
-        give_answer(await self._decided(chat, run, request.state["messages"], request.tool_call))
+        give_answer(await self._decided(run, request.state["messages"], request.tool_call))
         try:
             with working_on(chat, place_of(request), turn_id=run.turn_id):
                 output: Any = cut_result(request.state["messages"], request.tool_call) or await (
@@ -309,7 +307,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
                 )
         except GraphInterrupt as interrupt:
             output = interrupt
-        return await self._finished(chat, run, request, output)
+        return await self._finished(run, request, output)
 
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolOutput]
@@ -323,7 +321,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         review = self._review
         messages = request.state["messages"]
         call = request.tool_call
-        give_answer(self._wait(chat, lambda found: self._decided(found, run, messages, call)))
+        give_answer(self._wait(chat, lambda _: self._decided(run, messages, call)))
         try:
             with working_on(chat, place_of(request), turn_id=run.turn_id):
                 output: Any = cut_result(request.state["messages"], request.tool_call) or (
@@ -331,9 +329,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
                 )
         except GraphInterrupt as interrupt:
             output = interrupt
-        return self._wait(
-            chat, lambda conversation: self._finished(conversation, run, request, output)
-        )
+        return self._wait(chat, lambda _: self._finished(run, request, output))
 
     async def aafter_agent(
         self, state: ConversationAgentState, runtime: Runtime[Any]
@@ -365,7 +361,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         except (
             InvalidScopeError
         ) as refusal:  # the state is emptied: the other run must not be shown this input
-            return _begun(RefusedRun(chat.scope, refusal), [RemoveMessage(REMOVE_ALL_MESSAGES)])
+            return _begun(RefusedRun(chat, refusal), [RemoveMessage(REMOVE_ALL_MESSAGES)])
         run, changes = await begin(chat, self._rules, state)
         if isinstance(run, RefusedRun) and run.is_unimported:
             return _begun(run, changes)
@@ -375,46 +371,41 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         self, chat: Conversation, state: Any, messages: Sequence[BaseMessage]
     ) -> AgentRun:
         await check_owner(chat, state.get(OWNER))
-        return run_in(state, chat.scope) or await take_up(
+        return run_in(state, chat) or await take_up(
             chat, self._rules, messages, state.get(TURN) or None
         )
 
     async def _prepare(self, chat: Conversation, request: ModelRequest[Any]) -> _Step:
         run = await self._run(chat, request.state, request.messages)
-        shown = await prepare(chat, self._rules, run, request.messages, request.state["messages"])
+        shown = await prepare(run, request.messages, request.state["messages"])
         update = _run_reference(run, request.state) | await _owner(chat, request.state)
         return _Step(run, shown, update)
 
     async def _catch_up(self, chat: Conversation, state: ConversationAgentState) -> AgentRun:
         run = await self._run(chat, state, state["messages"])
-        if run_in(state, chat.scope) is None and run.missing(state["messages"]):
+        if run_in(state, chat) is None and run.missing(state["messages"]):
             warn_of_review(state)
-        await catch_up(chat, self._rules, run, state["messages"])
+        await catch_up(run, state["messages"])
         return run
 
     async def _decided(
-        self,
-        chat: Conversation,
-        run: AgentRun,
-        messages: Sequence[BaseMessage],
-        call: ToolCall | None = None,
+        self, run: AgentRun, messages: Sequence[BaseMessage], call: ToolCall | None = None
     ) -> Any:
         """Return what persons decided already about the calls that the review asks about next; None to ask them."""
         if self._review is None or (call and call["name"] not in self._review.interrupt_on):
             return None
-        held = await hold(chat, self._rules, run)
+        held = await hold(run)
         return answer_in_log(held.record, messages, call) if held else None
 
     async def _reviewed(
         self,
-        chat: Conversation,
         run: AgentRun,
         state: ConversationAgentState,
         update: dict[str, Any] | GraphInterrupt | None,
     ) -> dict[str, Any] | None:
         """Return the update of a review; results that it makes are appended, or are those that `decide` appended."""
         if isinstance(update, GraphInterrupt):
-            await self._pause(chat, run, update, state["messages"])
+            await _pause(run, update, state["messages"])
         update = (update or {}) | _run_reference(run, state)
         if said := update.get("messages"):
             give_result_ids(said)
@@ -424,41 +415,24 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             update["messages"] = whole = [
                 stored.get(str(message.id)) or message for message in said
             ]
-            await catch_up(chat, self._rules, run, whole)
+            await catch_up(run, whole)
         return update or None
 
-    async def _finished(
-        self,
-        chat: Conversation,
-        run: AgentRun,
-        request: ToolCallRequest,
-        output: Any,
-    ) -> ToolOutput:
+    async def _finished(self, run: AgentRun, request: ToolCallRequest, output: Any) -> ToolOutput:
         """Return the output of a tool with ids and numbers of sources, and append its messages."""
         if isinstance(output, GraphInterrupt):
-            await self._pause(chat, run, output, request.state["messages"])
+            await _pause(run, output, request.state["messages"])
         call = request.tool_call
         place = call_position(request.state["messages"], request.tool_call)
         named: ToolOutput = with_ids(output, call, place, turn_id=run.turn_id, taken=run.abandoned)
-        named = await self._numbers.number(chat, named, call)
-        messages = list(messages_in(named, call))
+        results = [each for each in entering(named, call) if isinstance(each, ToolMessage)]
+        tools = {str(call["id"]): call["name"]}
+        named = with_results(named, await self._numbering.number(run.chat, results, tools=tools))
+        messages = entering(named, call)
         if not self._appends_results:
             return noted(named, messages)
-        await catch_up(chat, self._rules, run, messages)
+        await catch_up(run, messages)
         return named
-
-    async def _pause(
-        self,
-        chat: Conversation,
-        run: AgentRun,
-        interrupt: GraphInterrupt,
-        messages: Sequence[BaseMessage],
-    ) -> NoReturn:
-        """Record in the log which calls wait for a person, and raise the interrupt that asks."""
-        pauses = pauses_in(interrupt, messages)
-        if pauses and (held := await hold(chat, self._rules, run)):
-            await TurnAccess(chat).pause(held, pauses)
-        raise interrupt
 
     async def _stored(
         self, chat: Conversation, request: ToolCallRequest
@@ -466,7 +440,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         """Return the run, and what an earlier run stored of a call: the result and messages that the tool added."""
         messages = request.state["messages"]
         run = await self._run(chat, request.state, messages)
-        await hold(chat, self._rules, run)
+        await hold(run)
         ai_message_id, position = call_position(messages, request.tool_call)
         return run, run.stored_results(ai_message_id, str(request.tool_call["id"]), position)
 
@@ -474,7 +448,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         self, chat: Conversation, state: ConversationAgentState
     ) -> dict[str, Any] | None:
         run = await self._run(chat, state, state["messages"])
-        changes = await end(chat, self._rules, run, state["messages"])
+        changes = await end(run, state["messages"])
         update = {"messages": changes} if changes else {}
         return update | await _owner(chat, state) or None
 
@@ -493,7 +467,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         tool = request.tool
         bound = next((bind(chat) for own, bind in self._own_tools if tool is own), None)
         if bound is None:
-            bound = self._numbers.split(tool, request.tool_call["name"])
+            bound = self._numbering.with_split_lists(tool, request.tool_call["name"])
         return request.override(tool=bound) if bound else request
 
 
@@ -522,7 +496,17 @@ def _begun(run: AgentRun | RefusedRun, changes: list[BaseMessage]) -> dict[str, 
 
 def _run_reference(run: AgentRun, state: Any) -> dict[str, Any]:
     """Return the update that puts a run into a state that has lost it; else {}."""
-    return {} if run_in(state, run.scope) is run else {CHANNEL: RunReference.to(run)}
+    return {} if run_in(state, run.chat) is run else {CHANNEL: RunReference.to(run)}
+
+
+async def _pause(
+    run: AgentRun, interrupt: GraphInterrupt, messages: Sequence[BaseMessage]
+) -> NoReturn:
+    """Record in the log which calls wait for a person, and raise the interrupt that asks."""
+    pauses = pauses_in(interrupt, messages)
+    if pauses and (held := await hold(run)):
+        await TurnAccess(run.chat).pause(held, pauses)
+    raise interrupt
 
 
 async def _owner(chat: Conversation, state: Any) -> dict[str, Any]:

@@ -7,16 +7,16 @@ cannot know. An input with the new question alone costs nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
 from langchain_core.messages import BaseMessage, RemoveMessage
 
 from convstore import Conversation
 from convstore.exceptions import HistoryDivergedError, InvalidInputError
-from convstore.ext.langchain.turn import read_turn
+from convstore.ext.langchain.run import read_turn
 from convstore.ext.older_checkpoint import ids_without_input
 from convstore.integration import host_of
 from convstore.messages.filing import ids_of, is_history, last_question
@@ -61,7 +61,16 @@ async def find_resent(
     if len(sent) < 2 and all(_is_plain_question(item) for item in sent):
         return None
     is_checked = is_client or trust.is_chosen
-    compared = partial(_compared, chat, messages, logged, trust, is_checked=is_checked)
+
+    async def compared(batch: Sequence[BaseMessage], *, is_new: bool = False) -> ResentInput:
+        """Compare a batch of the state's messages with the log; with `is_new` its questions are new."""
+        read = resender.read(batch, trust)
+        scope = tuple(chat.scope.items())
+        found = await resender.decide(scope, read, trust, compares=not is_new)
+        if not is_checked:
+            await _refuse_ignored(found)
+        return await _Compared(messages, found).without_known(chat, logged)
+
     batches = [unknown]
     if len(unknown) < len(said) and (is_client or trust.is_all):
         # The state may hold a logged turn and then the whole history again, or a history with ids in part only.
@@ -79,31 +88,6 @@ async def find_resent(
     if error is None:
         return await compared(unknown)
     return replace(await compared(unknown, is_new=True), known=None)
-
-
-async def _compared(
-    chat: Conversation,
-    messages: Sequence[BaseMessage],
-    logged: set[str],
-    trust: Trust,
-    batch: Sequence[BaseMessage],
-    *,
-    is_checked: bool,
-    is_new: bool = False,
-) -> ResentInput:
-    """Compare a batch of the state's messages with the log; with `is_new` its questions are new."""
-    resender = (await host_of(chat).services()).resender
-    sent = resender.read(batch, trust)
-    scope = tuple(chat.scope.items())
-    found = await resender.decide(scope, sent, trust, compares=not is_new)
-    taken = {index: found.taken[index] for index in sorted(found.taken)}
-    last, before = max(found.known.items(), default=(-1, ""))
-    log: list[str | int] = ["convstore resent", before, found.tail.rewind_entry]
-    derived = {
-        index: _derived_id(*log, index - last, found.batch[index].digest.hex()) for index in taken
-    }
-    whole = _Compared(messages, found.sent, found.known, taken, derived, found.is_known)
-    return await whole.without_known(chat, logged, is_checked=is_checked or not found.ignored)
 
 
 def _said(messages: Sequence[BaseMessage], trust: Trust, *, is_client: bool) -> list[BaseMessage]:
@@ -152,32 +136,21 @@ class _Compared:
 
     Attributes:
         messages: The state's messages.
-        sent: Those that were compared.
-        known: Ids that the log has for them, by their indexes.
-        taken: Those of them that are new, by their indexes, in order.
-        derived: The ids that every worker derives for new ones.
-        is_known: The log has more of them than leading system messages.
+        found: Those that were compared, as the store decided about them: `sent`, `known` and `taken` by their indexes.
     """
 
     messages: Sequence[BaseMessage]
-    sent: Sequence[SentMessage]
-    known: Mapping[int, str]
-    taken: Mapping[int, BaseMessage]
-    derived: Mapping[int, str]
-    is_known: bool
+    found: Any
 
-    async def without_known(
-        self, chat: Conversation, logged: set[str], *, is_checked: bool
-    ) -> ResentInput:
+    async def without_known(self, chat: Conversation, logged: set[str]) -> ResentInput:
         """Return the input without the messages that the log has or that are ignored.
 
-        None may be ignored unless `is_checked`. If the client sends no ids, the other messages get ids that every
-        worker derives alike, so that a request sent to two workers is one question.
+        If the client sends no ids, the other messages get ids that every worker derives alike, so that a request sent
+        to two workers is one question.
         """
-        if not is_checked:
-            await self._refuse_ignored()
-        question = self._last_question
-        if question in self.known:
+        humans = (at for at, item in enumerate(self.found.sent) if item.message.type == "human")
+        question = max(humans, default=-1)
+        if question in self.found.known:
             return self._asked_before(await self._question(chat, question))
         if self._has_ids(logged) or id(self.messages[-1]) not in self._batch:
             return self._with_own_ids()
@@ -186,21 +159,15 @@ class _Compared:
     @property
     def _batch(self) -> dict[int, BaseMessage]:
         """The messages that were compared, by identity."""
-        return {id(item.origin): item.origin for item in self.sent}
-
-    @property
-    def _last_question(self) -> int:
-        """The index of the last question among those that were compared; -1 without one."""
-        humans = (at for at, item in enumerate(self.sent) if item.message.type == "human")
-        return max(humans, default=-1)
+        return {id(item.origin): item.origin for item in self.found.sent}
 
     @property
     def _logged(self) -> list[BaseMessage]:
-        return [self.sent[index].message for index in self.known]
+        return [self.found.sent[index].message for index in self.found.known]
 
     def _has_ids(self, logged: set[str]) -> bool:
         """Return True if the client sends ids that the log has, or nothing that it has."""
-        if not self.is_known:
+        if not self.found.is_known:
             return True
         return any(message.id in logged for message in self._logged if message.type == "human")
 
@@ -215,52 +182,53 @@ class _Compared:
 
     async def _question(self, chat: Conversation, index: int) -> BaseMessage:
         """Return a question that the log has, as it has it."""
-        found = await read_turn(chat, self.known[index])
-        if found:
-            return found.question
-        return self.sent[index].message.model_copy(update={"id": self.known[index]})
+        id_ = self.found.known[index]
+        turn = await read_turn(chat, id_)
+        if turn:
+            return turn.messages[0]
+        sent: BaseMessage = self.found.sent[index].message
+        return sent.model_copy(update={"id": id_})
 
     def _asked_before(self, question: BaseMessage) -> ResentInput:
         """Return the input whose last question the log has."""
-        new = [question, *self.taken.values()]
+        new = [question, *self.found.taken.values()]
         logged = frozenset({str(question.id)})
         return ResentInput([*self._left, *new], [*self._removed, *new], logged=logged)
 
     def _with_own_ids(self) -> ResentInput:
         """Return the input with new messages in their places, under the ids that they have."""
         pieces: dict[int, list[BaseMessage]] = {id_: [] for id_ in self._batch}
-        for index, message in self.taken.items():
-            pieces[id(self.sent[index].origin)].append(message)
+        for index, message in self.found.taken.items():
+            pieces[id(self.found.sent[index].origin)].append(message)
         kept = [piece for message in self.messages for piece in pieces.get(id(message), [message])]
-        return ResentInput(kept, [*self._removed, *self.taken.values()], self._logged)
+        return ResentInput(kept, [*self._removed, *self.found.taken.values()], self._logged)
 
     def _with_derived_ids(self) -> ResentInput:
         """Return the input with new messages at its end, under ids that every worker derives alike."""
-        new = [
-            message.model_copy(update={"id": self.derived[index]})
-            for index, message in self.taken.items()
-        ]
+        last, before = max(self.found.known.items(), default=(-1, ""))
+        log = ["convstore resent", before, self.found.tail.rewind_entry]
+        new = list[BaseMessage]()
+        for index, message in self.found.taken.items():
+            made_of = [*log, index - last, self.found.batch[index].digest.hex()]
+            id_ = str(uuid5(NAMESPACE_OID, json.dumps(made_of)))
+            new.append(message.model_copy(update={"id": id_}))
         return ResentInput([*self._left, *new], [*self._removed, *new], self._logged)
 
-    async def _refuse_ignored(self) -> None:
-        """Raise an error if a message to ignore may be the application's: of another node, or of `update_state`."""
-        known_or_new = self.known.keys() | self.taken.keys()
-        ignored = [item for at, item in enumerate(self.sent) if at not in known_or_new]
-        unclear = await ids_without_input(ids_of(item.origin for item in ignored))
-        names = [item.name for item in ignored if item.origin.id in unclear]
-        if names:
-            raise InvalidInputError(
-                f"{len(names)} messages of the agent's state are not in the conversation, and may "
-                "be a client's or your "
-                f'application\'s: {", ".join(names[:10])}; pass trust="human" to '
-                "ConversationMiddleware to ignore such "
-                'messages, or trust="all" if no client can send them; the thread then goes on'
-            )
 
-
-def _derived_id(*made_of: str | int) -> str:
-    """Return an id derived from the log, its last rewind and a new message: every worker derives the same."""
-    return str(uuid5(NAMESPACE_OID, json.dumps(made_of)))
+async def _refuse_ignored(found: Any) -> None:
+    """Raise an error if a message to ignore may be the application's: of another node, or of `update_state`."""
+    ignored = [item for item in found.sent if item.name in found.ignored]
+    if not ignored:
+        return
+    unclear = await ids_without_input(ids_of(item.origin for item in ignored))
+    names = [item.name for item in ignored if item.origin.id in unclear]
+    if names:
+        raise InvalidInputError(
+            f"{len(names)} messages of the agent's state are not in the conversation, and may be a "
+            f"client's or your application's: {', '.join(names[:10])}; pass trust=\"human\" to "
+            "ConversationMiddleware to ignore such messages, or "
+            'trust="all" if no client can send them; the thread then goes on'
+        )
 
 
 def removal(message: BaseMessage) -> BaseMessage:

@@ -7,8 +7,9 @@ the log calls none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any, Final
 from uuid import uuid4
 
@@ -36,6 +37,7 @@ from convstore.messages.filing import marked_as_added
 from convstore.messages.provenance import mark
 from convstore.messages.tool_calls import result_id
 from convstore.messages.turn_calls import cut_error
+from convstore.sources.outputs import messages_in, with_messages
 from convstore.values.scope import id_problem
 
 SETTING = (
@@ -93,51 +95,28 @@ def with_ids(
     made = result_id(place[0], str(call["id"]), place[1])
     base = str(uuid4()) if made in taken else made
 
-    def named(message: BaseMessage, other: str, *, is_ours: bool = True) -> BaseMessage:
+    numbers = count()
+
+    def named(given: Any, is_outer: bool) -> BaseMessage:
+        [message] = convert_to_messages([given])
         if _answers(message, call):
             return _named(message, base)
-        whole = _named(message, other)
-        return marked_as_added(whole, made) if is_ours and turn_id else whole
+        whole = _named(message, f"{base}-{next(numbers)}")
+        return marked_as_added(whole, made) if turn_id and not is_outer else whole
 
-    if isinstance(output, list):
-        return [_with_ids(item, f"{base}-{index}", named) for index, item in enumerate(output)]
-    return _with_ids(output, base, named)
+    return with_messages(output, named)
 
 
-def _with_ids(output: Any, other: str, named: Callable[..., BaseMessage]) -> Any:
-    if isinstance(output, ToolMessage):
-        return named(output, other)
-    if (
-        not isinstance(output, Command)
-        or not isinstance(output.update, Mapping)
-        or "messages" not in output.update
-    ):
-        return output
-    given = output.update["messages"]
-    messages = convert_to_messages(given if isinstance(given, list) else [given])
-    ours = output.graph is None
-    update = [
-        named(message, f"{other}-{index}", is_ours=ours) for index, message in enumerate(messages)
-    ]
-    return replace(output, update={**output.update, "messages": update})
-
-
-def messages_in(output: Any, call: ToolCall) -> Iterator[BaseMessage]:
-    """Yield the messages of a tool's output that enter the conversation.
+def entering(output: Any, call: ToolCall) -> list[BaseMessage]:
+    """Return the messages of a tool's output that enter the conversation.
 
     Messages that a command sends to an outer graph belong to that graph, except for the result of the call.
     """
-    if isinstance(output, list):
-        for item in output:
-            yield from messages_in(item, call)
-    elif isinstance(output, ToolMessage):
-        yield output
-    elif isinstance(output, Command) and isinstance(output.update, Mapping):
-        for message in output.update.get("messages", ()):
-            if not isinstance(message, RemoveMessage) and (
-                output.graph is None or _answers(message, call)
-            ):
-                yield message
+    return [
+        message
+        for message, is_outer in messages_in(output)
+        if not isinstance(message, RemoveMessage) and (not is_outer or _answers(message, call))
+    ]
 
 
 def place_of(request: ToolCallRequest) -> tuple[str, ...]:

@@ -6,26 +6,44 @@ another worker, it is rebuilt from the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, NotRequired
+from typing import Annotated, Any, ClassVar, Literal, NotRequired
 
 from langchain.agents import AgentState
 from langchain.agents.middleware.types import PrivateStateAttr
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.channels import UntrackedValue
 
+from convstore import Conversation
 from convstore.exceptions import ConvstoreError
 from convstore.ext.langchain.results import is_evicted
 from convstore.ext.langchain.shown import ShownView
-from convstore.ext.langchain.turn import TurnMessages
-from convstore.messages.filing import came_with, ids_of, results_after, steps_of
+from convstore.ext.older_checkpoint import OnFork
+from convstore.integration import TurnAccess, TurnRecord, log_of
+from convstore.messages.filing import came_with, ids_of, marked_as_added, results_after, steps_of
 from convstore.messages.provenance import is_made_up
 from convstore.messages.tool_calls import result_id
+from convstore.values.append_options import Trust
+from convstore.values.policy import HistoryPolicy
+from convstore.values.turns import Busy
 
 CHANNEL = "convstore_run"
 TURN = "convstore_turn"
 """Channel for the id of the question, which checkpoints keep though the state may lose the question."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The settings of a middleware; see `ConversationMiddleware`."""
+
+    policy: HistoryPolicy
+    compact: bool
+    on_unencodable: Literal["raise", "omit"]
+    on_source_clash: Literal["raise", "renumber"]
+    on_fork: OnFork
+    trust: Trust
+    busy: Busy
 
 
 @dataclass(slots=True, eq=False)
@@ -33,9 +51,10 @@ class AgentRun:
     """A run of an agent, or the rest of one: how the agent's state and the log go together.
 
     Attributes:
-        scope: Scope of its conversation.
-        view: What its model is shown.
+        chat: Its conversation; of a sync run that of the store's twin.
+        rules: The settings of its middleware.
         turn_id: Id of the human message that it answers; None without one.
+        view: What its model is shown.
         logged: Messages of the state that are in the log, by id; None if only their id is known.
         turn: The messages of the turn that this run found in the log or appended, the question first.
         ahead: The turn's messages from an earlier run, if there was one; the state gets them step by step.
@@ -45,9 +64,10 @@ class AgentRun:
         abandoned: Ids of messages that were rewound, which messages of this run cannot have.
     """
 
-    scope: dict[str, str]
-    view: ShownView
+    chat: Conversation
+    rules: Rules
     turn_id: str | None = None
+    view: ShownView = field(init=False)
     logged: dict[str, BaseMessage | None] = field(default_factory=dict)
     turn: list[BaseMessage] = field(default_factory=list)
     ahead: list[BaseMessage] = field(default_factory=list)
@@ -55,23 +75,25 @@ class AgentRun:
     resent: list[BaseMessage] | None = None
     abandoned: frozenset[str] = frozenset()
 
+    def __post_init__(self) -> None:
+        self.view = ShownView(self.rules.policy, self.chat.store.token_counter)
+
     def note(self, messages: Iterable[BaseMessage]) -> None:
         """Record that the log has these messages as they are."""
         self.logged |= {str(message.id): message for message in messages}
 
-    def take_over(self, found: TurnMessages) -> None:
-        """Record what the log has of the turn: the question with its content, the rest by id."""
-        self.turn = [found.question, *found.later]
-        self.logged |= dict.fromkeys(ids_of(found.later))
-        self.note([found.question])  # as logged, so that a question in other words is a conflict
+    def take_over(self, record: TurnRecord) -> list[BaseMessage]:
+        """Record what the log has of the turn: the question with its content, the rest by id; return the rest."""
+        self.turn = messages_of(record)
+        question, *later = self.turn
+        self.logged |= dict.fromkeys(ids_of(later))
+        self.note([question])  # as logged, so that a question in other words is a conflict
+        return later
 
-    def resume(self, found: TurnMessages | None) -> None:
+    def resume(self, record: TurnRecord | None) -> None:
         """Go on with the turn from what the log has of it, which may be nothing."""
         self.turn = []
-        self.ahead = []
-        if found:
-            self.take_over(found)
-            self.ahead = found.later
+        self.ahead = self.take_over(record) if record else []
 
     def note_appended(self, messages: Sequence[BaseMessage]) -> None:
         """Record that this run has appended messages, as they are."""
@@ -140,12 +162,12 @@ class RefusedRun:
     """A run whose input is refused.
 
     Attributes:
-        scope: Scope of its conversation.
+        chat: Its conversation.
         error: The error, raised once the state is without the input.
         is_unimported: True if the thread has to be imported; it has no owner until then.
     """
 
-    scope: dict[str, str]
+    chat: Conversation
     error: ConvstoreError
     is_unimported: bool = False
     turn_id: ClassVar[None] = None
@@ -185,11 +207,30 @@ class ConversationAgentState(AgentState[Any]):
     convstore_owner: NotRequired[Annotated[str, PrivateStateAttr]]
 
 
-def run_in(state: Any, scope: dict[str, str]) -> AgentRun | None:
+def run_in(state: Any, chat: Conversation) -> AgentRun | None:
     """Return the run in a state, None after a resume; raise the error of a run whose input is refused."""
     run = getattr(state.get(CHANNEL), "run", None)
-    if not isinstance(run, AgentRun | RefusedRun) or run.scope != scope:
+    if not isinstance(run, AgentRun | RefusedRun) or run.chat.scope != chat.scope:
         return None
     if isinstance(run, RefusedRun):
         raise run.error
     return run
+
+
+def messages_of(record: TurnRecord) -> list[BaseMessage]:
+    """Return the messages of a turn as an agent's state has them: those that tools added to results are marked."""
+    added = {item.id: item.answers for item in record.fold.messages if item.is_added}
+    return [
+        marked_as_added(message, added[message.id]) if message.id in added else message
+        for message in record.messages
+    ]
+
+
+async def read_turn(chat: Conversation, turn_id: str | None) -> TurnRecord | None:
+    """Read the turn that begins with a human message; None if the log does not have it, or it was rewound."""
+    return await TurnAccess(chat).record(turn_id) if turn_id else None
+
+
+async def ids_in_log(chat: Conversation, ids: Collection[str]) -> set[str]:
+    """Return the ids that the log has; one command for 200 ids, no payloads."""
+    return set(await log_of(chat).find(list(ids))) if ids else set()

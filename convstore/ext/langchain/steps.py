@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -19,10 +19,8 @@ from convstore.exceptions import ContentConflictError, InvalidInputError
 from convstore.ext.around import NO_STREAM
 from convstore.ext.langchain.resent import removal
 from convstore.ext.langchain.results import SETTING, as_in_state, give_result_ids
-from convstore.ext.langchain.run import AgentRun
-from convstore.ext.langchain.shown import ShownView
-from convstore.ext.langchain.turn import TurnMessages, ids_in_log, read_turn
-from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed
+from convstore.ext.langchain.run import AgentRun, Rules, ids_in_log, read_turn
+from convstore.ext.older_checkpoint import go_back, is_addressed
 from convstore.ext.run_turns import has_moved, hold_turn
 from convstore.integration import HeldTurn, TurnAccess, host_of
 from convstore.messages.filing import (
@@ -35,24 +33,9 @@ from convstore.messages.filing import (
 )
 from convstore.messages.tokens import approximate_tokens
 from convstore.types import History, Receipt
-from convstore.values.append_options import AppendOptions, Trust
-from convstore.values.policy import HistoryPolicy
-from convstore.values.turns import Busy
+from convstore.values.append_options import AppendOptions
 
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """The settings of a middleware; see `ConversationMiddleware`."""
-
-    policy: HistoryPolicy
-    compact: bool
-    on_unencodable: Literal["raise", "omit"]
-    on_source_clash: Literal["raise", "renumber"]
-    on_fork: OnFork
-    trust: Trust
-    busy: Busy
 
 
 async def take_up(
@@ -62,10 +45,10 @@ async def take_up(
 
     `turn_id` is the turn of a state without its question.
     """
-    run = AgentRun(chat.scope, new_view(chat, rules), last_turn_of(messages) or turn_id)
-    held = await hold(chat, rules, run, is_new=False)
+    run = AgentRun(chat, rules, last_turn_of(messages) or turn_id)
+    held = await hold(run, is_new=False)
     found = await read_turn(chat, run.turn_id)
-    if is_addressed() or found is None or not ids_of(found.later) <= ids_of(messages):
+    if is_addressed() or found is None or not ids_of(found.messages[1:]) <= ids_of(messages):
         branch = await go_back(chat, messages, rules.on_fork)
         run.abandoned = branch.abandoned if branch else run.abandoned
         if held:
@@ -77,20 +60,13 @@ async def take_up(
     return run
 
 
-def new_view(chat: Conversation, rules: Rules) -> ShownView:
-    """Return what the model of a run is shown, before anything is loaded."""
-    return ShownView(rules.policy, chat.store.token_counter)
-
-
-async def catch_up(
-    chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]
-) -> None:
+async def catch_up(run: AgentRun, messages: Sequence[BaseMessage]) -> None:
     """Append the messages that the log does not have; one command, none if it has all."""
     missing = run.missing(messages)
     if not missing:
         return
     try:
-        receipt = await _append(chat, rules, run, missing)
+        receipt = await _append(run, missing)
     except ContentConflictError as error:
         error.add_note(
             "Another middleware changed a message after it was appended. Place "
@@ -105,63 +81,52 @@ async def catch_up(
     run.note_appended(missing)
     is_begun = run.turn_id in ids_of(missing)
     if is_begun and receipt.written < len(missing):  # another worker was faster
-        run.resume(await read_turn(chat, run.turn_id))
+        run.resume(await read_turn(run.chat, run.turn_id))
         run.view.before = None
 
 
-async def hold(
-    chat: Conversation, rules: Rules, run: AgentRun, *, is_new: bool | None = None
-) -> HeldTurn | None:
+async def hold(run: AgentRun, *, is_new: bool | None = None) -> HeldTurn | None:
     """Hold the turn of the run, so that no other one asks its model or runs its tools; None without a question.
 
     What another run has done meanwhile is taken over.
     """
     if run.turn_id is None:
         return None
-    known = TurnAccess(chat).held(run.turn_id)
+    known = TurnAccess(run.chat).held(run.turn_id)
     is_new = run.turn_id not in run.logged if is_new is None else is_new
-    held = await hold_turn(chat, run.turn_id, busy=rules.busy, is_new=is_new)
+    held = await hold_turn(run.chat, run.turn_id, busy=run.rules.busy, is_new=is_new)
     if held is known:
         return held
     if has_moved(held, run.view.history, end=held.tail.messages):
         run.view.before = None
-    if held.record.is_asked:
-        _follow(run, TurnMessages.of(held.record))
+    later = ids_of(held.record.messages[1:])
+    if later - run.logged.keys():
+        only_here = [each for each in run.ahead if each.id not in later]
+        run.ahead = [*run.take_over(held.record), *only_here]
     return held
 
 
-def _follow(run: AgentRun, found: TurnMessages) -> None:
-    """Take over what the log has of a turn by now."""
-    known = ids_of(found.later)
-    if known - run.logged.keys():
-        only_here = [each for each in run.ahead if each.id not in known]
-        run.take_over(found)
-        run.ahead = [*found.later, *only_here]
-
-
-async def _append(
-    chat: Conversation, rules: Rules, run: AgentRun, missing: Sequence[BaseMessage]
-) -> Receipt:
+async def _append(run: AgentRun, missing: Sequence[BaseMessage]) -> Receipt:
     """Append messages of the state to the turn that the run holds; without a question, to the log.
 
     A client's history is compared with the log once more.
     """
     how: dict[str, Any] = {
-        "on_unencodable": rules.on_unencodable,
-        "on_source_clash": rules.on_source_clash,
+        "on_unencodable": run.rules.on_unencodable,
+        "on_source_clash": run.rules.on_source_clash,
     }
     if any(isinstance(message, AIMessage) for message in missing):
         how["stamp"] = run.view.take_stamp(run.turn_id)
-    held = await hold(chat, rules, run) if _has_question(run, missing) else None
+    held = await hold(run) if _has_question(run, missing) else None
     if run.resent is not None:
-        receipt = await _append_resent(chat, rules, run.resent, missing, **how)
+        receipt = await _append_resent(run, run.resent, missing, **how)
     elif held is not None:
-        receipt = await TurnAccess(chat).append(held, missing, **how)
+        receipt = await TurnAccess(run.chat).append(held, missing, **how)
     else:
-        receipt = await chat.append(without_marks(missing), **how)
+        receipt = await run.chat.append(without_marks(missing), **how)
     if held is not None:
         if run.resent is not None:
-            await TurnAccess(chat).read_again(held)
+            await TurnAccess(run.chat).read_again(held)
         is_begun = run.turn_id in ids_of(missing)
         if is_begun and has_moved(held, run.view.history, end=receipt.first - 1):
             run.view.before = None
@@ -169,19 +134,15 @@ async def _append(
 
 
 async def _append_resent(
-    chat: Conversation,
-    rules: Rules,
-    resent: Sequence[BaseMessage],
-    missing: Sequence[BaseMessage],
-    **how: Any,
+    run: AgentRun, resent: Sequence[BaseMessage], missing: Sequence[BaseMessage], **how: Any
 ) -> Receipt:
     """Append messages of a client's history, which is compared with the log once more."""
     # Copies, because known messages get the ids of the log, and the state keeps its own.
     history = [message.model_copy() for message in without_marks([*resent, *missing])]
-    trust = replace(rules.trust, strict=False, own=frozenset(ids_of(missing)))
+    trust = replace(run.rules.trust, strict=False, own=frozenset(ids_of(missing)))
     options = AppendOptions(**how)
-    resender = (await host_of(chat).services()).resender
-    scope = tuple(chat.scope.items())
+    resender = (await host_of(run.chat).services()).resender
+    scope = tuple(run.chat.scope.items())
     found: Receipt = await resender.append(scope, history, skip=True, trust=trust, options=options)
     return found
 
@@ -201,25 +162,21 @@ def _has_question(run: AgentRun, missing: Sequence[BaseMessage]) -> bool:
 
 
 async def prepare(
-    chat: Conversation,
-    rules: Rules,
-    run: AgentRun,
-    messages: Sequence[BaseMessage],
-    state: Sequence[BaseMessage],
+    run: AgentRun, messages: Sequence[BaseMessage], state: Sequence[BaseMessage]
 ) -> AIMessage | list[BaseMessage]:
     """Return the messages for the model at this step, view and turn; or its earlier answer to this step.
 
     `messages` is the turn in the request, as other middleware left it; `state` has all of it in full.
     """
     give_result_ids(messages)
-    await catch_up(chat, rules, run, as_in_state(messages, state))
+    await catch_up(run, as_in_state(messages, state))
     _check_question(run)
-    await hold(chat, rules, run)
+    await hold(run)
     if answer := run.next_answer(messages):
         return answer
     messages = with_unread(run.turn, messages)
     if run.view.needs_load(messages):
-        history = await load(chat, rules)
+        history = await load(run)
         own = ids_of([*messages, *run.ahead])
         run.view.take(history, messages, own=own, logged=run.logged)
     run.view.is_adapted = bool(run.missing(messages))
@@ -237,9 +194,7 @@ def _check_question(run: AgentRun) -> None:
         )
 
 
-async def end(
-    chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]
-) -> list[BaseMessage]:
+async def end(run: AgentRun, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     """Append the remaining messages, and summarise if it is due; return the changes to the state's messages.
 
     If the answer came from the log, nothing is appended: hooks of other middleware ran at the end of the first run, and
@@ -249,30 +204,29 @@ async def end(
         return [
             removal(message) for message in run.missing(messages[last_question(messages) or 0 :])
         ]
-    await catch_up(chat, rules, run, messages)
+    await catch_up(run, messages)
     # of a tool with `return_direct`
     is_result_last = bool(messages) and isinstance(messages[-1], ToolMessage)
-    if is_result_last and (held := await hold(chat, rules, run)):
-        await TurnAccess(chat).finish(held)
-    await _summarise(chat, rules, run, messages)
+    if is_result_last and (held := await hold(run)):
+        await TurnAccess(run.chat).finish(held)
+    await _summarise(run, messages)
     return []
 
 
-async def _summarise(
-    chat: Conversation, rules: Rules, run: AgentRun, messages: Sequence[BaseMessage]
-) -> None:
+async def _summarise(run: AgentRun, messages: Sequence[BaseMessage]) -> None:
     history = run.view.history
-    if not rules.compact or history is None:
+    if not run.rules.compact or history is None:
         return
-    compactor = (await host_of(chat).services()).compactor
+    compactor = (await host_of(run.chat).services()).compactor
+    policy = run.rules.policy
     later = approximate_tokens(messages)
-    if compactor.has_summarizer and compactor.may_be_due(history, rules.policy, later_tokens=later):
-        await _unstreamed(compactor.compact_in_time(tuple(chat.scope.items())))
+    if compactor.has_summarizer and compactor.may_be_due(history, policy, later_tokens=later):
+        await _unstreamed(compactor.compact_in_time(tuple(run.chat.scope.items())))
 
 
-async def load(chat: Conversation, rules: Rules) -> History:
+async def load(run: AgentRun) -> History:
     """Load the view."""
-    return await _unstreamed(chat.load_history(rules.policy))
+    return await _unstreamed(run.chat.load_history(run.rules.policy))
 
 
 async def _unstreamed(work: Coroutine[Any, Any, _Result]) -> _Result:

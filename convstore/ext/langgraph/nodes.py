@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage
+from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.runtime import get_runtime
@@ -20,9 +20,7 @@ from convstore.edges import OWNER, OnDropped, append_in_halves
 from convstore.exceptions import ContentConflictError, InvalidInputError
 from convstore.ext.around import conversation_of_run, redactor_of, with_turn_id
 from convstore.ext.checkpoint_owner import check_owner, owner_of
-from convstore.ext.langgraph.answers import answer_before, answered, find_answer
 from convstore.ext.langgraph.hearing import Joined, check_entered, join_turn
-from convstore.ext.langgraph.numbers import with_numbers
 from convstore.ext.langgraph.state import (
     ConversationState,
     LoadedView,
@@ -37,12 +35,18 @@ from convstore.ext.langgraph.state import (
     turn_in,
     view_of,
 )
-from convstore.ext.older_checkpoint import OnFork, go_back, is_addressed, may_be_behind
+from convstore.ext.older_checkpoint import (
+    OnFork,
+    ended_with,
+    go_back,
+    is_addressed,
+    may_be_behind,
+)
 from convstore.ext.run_scope import ScopeChoice, check_choice
 from convstore.ext.run_turns import has_moved, hold_turn, is_in_run
 from convstore.integration import ResultNumbering, TurnAccess, run_sync
 from convstore.messages.call_ids import with_own_call_ids
-from convstore.messages.filing import ids_of, last_turn_of, without_marks
+from convstore.messages.filing import ids_of, last_question, last_turn_of, without_marks
 from convstore.types import History
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice as check_option
@@ -302,11 +306,11 @@ class LoadNode(_Node):
             changes = [*changes, *await self._append_first(chat, messages, logged)]
             logged |= ids_of(messages)
         history = history or await chat.load_history(self.policy)
-        answer = await find_answer(chat, history, messages)
+        answer = await _find_answer(chat, history, messages)
         if answer is None and turn_id is not None:
             history = await self._held(chat, turn_id, history)
             # another run may have ended meanwhile
-            answer = await find_answer(chat, history, messages)
+            answer = await _find_answer(chat, history, messages)
         if again := asked_again(history, messages, logged):
             await chat.append(again)  # writes nothing; refuses other content under the same id
         if joined := join_turn(chat):
@@ -350,7 +354,7 @@ class LoadNode(_Node):
         new = [each for each in messages if each.id not in logged]
         if not new:
             return []
-        numbered = await with_numbers(chat, self.numbering, messages, new)
+        numbered = await _with_numbers(chat, self.numbering, messages, new)
         turn_id = last_turn_of(messages)
         appended, _ = await _append_named(chat, numbered, turn_id, busy=self.busy)
         return _changed(appended, new)
@@ -384,13 +388,13 @@ class AppendNode(_Node):
             return {}
         turn_id = turn_in(state, messages)
         joined = await self._joined(chat, turn_id)
-        if answer := answer_before(state, messages, joined):
-            return await answered(chat, messages, new, answer)
+        if answer := _answer_before(state, messages, joined):
+            return await _answered(chat, messages, new, answer)
         if joined:
             new = list(joined.taken(new))
         loaded = loaded_of(state)
         stamp = stamp_of(loaded, messages, new, counter=chat.store.token_counter)
-        numbered = await with_numbers(chat, self.numbering, messages, new)
+        numbered = await _with_numbers(chat, self.numbering, messages, new)
         appended, entry = await _append_named(
             chat, numbered, turn_id, stamp=stamp, busy=self.busy, **self.options
         )
@@ -450,6 +454,88 @@ async def _append_named(
 
     await append_in_halves(append, named)
     return list(named), entry
+
+
+async def _find_answer(
+    chat: Conversation, history: History, messages: Sequence[BaseMessage]
+) -> AIMessage | None:
+    """Return the answer that the log had to the question of a state before its run; two commands if the view has both.
+
+    What a node said before in this run, or in one that was interrupted or failed after it, is no answer yet.
+    """
+    question = last_turn_of(messages)
+    if question not in ids_of(history.messages[:-1]):
+        return None
+    turns = TurnAccess(chat)
+    record = await turns.record(str(question))
+    answer = record.answer if record else None
+    held = turns.held(question)
+    if answer is None or (held and held.first_answer not in (None, answer.id)):
+        return None
+    goes_on = answer.id in ids_of(messages) and await ended_with(str(answer.id)) is False
+    return None if goes_on else answer
+
+
+def _answer_before(
+    state: Any, messages: Sequence[BaseMessage], joined: Joined | None
+) -> AIMessage | None:
+    """Return the answer that the question of a run had before the run; None if the run has it to give."""
+    loaded = loaded_of(state)
+    if loaded is not None:
+        return loaded.answer if loaded.turn_id == turn_in(state, messages) else None
+    answer = joined.held.record.answer if joined else None
+    logged = logged_of(state)
+    goes_on = any(isinstance(each, AIMessage) and each.id in logged for each in messages)
+    return None if goes_on or answer is None or answer.id in ids_of(messages) else answer
+
+
+async def _answered(
+    chat: Conversation,
+    messages: Sequence[BaseMessage],
+    new: Sequence[BaseMessage],
+    answer: AIMessage,
+) -> dict[str, Any]:
+    """Return the update of a state whose question had its answer: that takes the place of what was made since."""
+    question = last_question(messages)
+    since = messages if question is None else messages[question + 1 :]
+    if question is not None and messages[question] in new:
+        await chat.append(messages[question])  # writes nothing; refuses other content
+    left = ids_of(since) & ids_of(new)
+    removals = [RemoveMessage(str(each.id)) for each in since if each.id in left]
+    missing = [] if answer.id in ids_of(messages) else [answer]
+    return {"messages": [*removals, *missing], "convstore_logged": [str(answer.id)]}
+
+
+async def _with_numbers(
+    chat: Conversation,
+    numbering: ResultNumbering,
+    state: Sequence[BaseMessage],
+    new: Sequence[BaseMessage],
+) -> list[BaseMessage]:
+    """Return messages to append, with numbers on the sources of results that no AI message of the state follows.
+
+    A node that runs again, because its graph was killed before the state had the numbers, takes those of the log.
+    """
+    unseen = ids_of(_unseen(state))
+    results = [each for each in new if isinstance(each, ToolMessage) and each.id in unseen]
+    if not results:
+        return list(new)
+    tools = {
+        str(call["id"]): call["name"]
+        for message in state
+        if isinstance(message, AIMessage)
+        for call in message.tool_calls
+    }
+    numbered = await numbering.number(chat, results, tools=tools, may_be_logged=True)
+    return [numbered.get(id(each), each) for each in new]
+
+
+def _unseen(state: Sequence[BaseMessage]) -> Sequence[BaseMessage]:
+    """Return the messages after the last AI message."""
+    for index in range(len(state), 0, -1):
+        if isinstance(state[index - 1], AIMessage):
+            return state[index:]
+    return state
 
 
 def _context() -> Any:
