@@ -34,10 +34,11 @@ from convstore.values.models import HistoryReport
 from convstore.values.policy import HistoryPolicy, view_key
 from convstore.values.scope import Scope
 from convstore.values.stamps import Stamper
+from convstore.view.decoder import Decoder, payloads_needed
 from convstore.view.load import Load, differs, entries_needed, is_continued_by
 from convstore.view.load_log import LoadLog
 from convstore.view.media import BYTES_PER_TOKEN
-from convstore.view.render import NOTE_RESULTS, Decoder, View, payloads_needed
+from convstore.view.render import NOTE_RESULTS, View
 from convstore.view.rule import Decision
 from convstore.view.view import decision_of, has_enough, stamper, view_of
 from convstore.wire.history import History

@@ -77,17 +77,11 @@ def with_original_ids(messages: Sequence[BaseMessage], rules: ProviderRules) -> 
         for call in calls_of(message):
             call_ids.add(call.id)
             original_ids[ids.give(call, message)] = call.id
-        is_renamed = isinstance(message, ToolMessage) and message.tool_call_id not in call_ids
-        original = (
-            original_ids.get(message.tool_call_id)
-            if is_renamed and isinstance(message, ToolMessage)
-            else None
-        )
-        restored.append(
-            message.model_copy(update={"tool_call_id": original})
-            if original is not None
-            else message
-        )
+        if isinstance(message, ToolMessage) and message.tool_call_id not in call_ids:
+            original = original_ids.get(message.tool_call_id, message.tool_call_id)
+            if original != message.tool_call_id:
+                message = message.model_copy(update={"tool_call_id": original})  # noqa: PLW2901
+        restored.append(message)
     return restored
 
 

@@ -3,73 +3,69 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from convstore.log.rows import Row, is_hidden
 from convstore.values.policy import HistoryPolicy
 from convstore.values.ranges import without
 from convstore.values.stamps import ViewReason
+from convstore.view.decoder import Showing
 from convstore.view.load import Load
 from convstore.view.render import View
 from convstore.view.rule import Decision
-from convstore.view.sizes import Showing
+
+
+class _Range(NamedTuple):
+    """A range of ordinals with one reason; the fields of a `ViewReason`."""
+
+    first: int
+    last: int
+    state: str
+    summary: int = 0
+    limit: str = ""
 
 
 def reasons_of(view: View, load: Load, decision: Decision) -> list[ViewReason]:
     """Return the reasons in the order of the log, given what was loaded for the view and what it shows of that."""
     rows = load.rows[decision.begin :]
-    policy = load.policy
-    summary = load.summary
-    last = load.log.tail.messages
-    begin = rows[0].message.ordinal if rows else last + 1
-    before = [
-        ViewReason(first=message.ordinal, last=message.ordinal, state="whole")
-        for message in load.system or ()
-    ]
-    done = before[-1].last if before else 0
-    if summary:
-        before.append(
-            ViewReason(
-                first=done + 1, last=summary.last, state="summarised", summary=summary.version
-            )
-        )
-        done = summary.last
+    end = load.log.tail.messages
+    inactive = load.log.active.gaps(end)
+    found = [_Range(*gap, "rewound") for gap in inactive]
+    for before in _before(load, rows[0].message.ordinal if rows else end + 1, rows):
+        parts = without([(before.first, before.last)], inactive)
+        found += [before._replace(first=first, last=last) for first, last in parts]
+    found += _shown(view, rows, decision.shown, load.policy)
+    return [ViewReason.model_construct(**each._asdict()) for each in _merged(sorted(found))]
+
+
+def _before(load: Load, begin: int, rows: Sequence[Row]) -> Iterator[_Range]:
+    """Yield the ranges before the first message that a view shows after system messages and summary."""
+    done = 0
+    for message in load.system or ():
+        done = message.ordinal
+        yield _Range(done, done, "whole")
+    if load.summary:
+        yield _Range(done + 1, load.summary.last, "summarised", load.summary.version)
+        done = load.summary.last
     if done + 1 < begin:
-        limit = _limit(rows, policy)
-        before.append(ViewReason(first=done + 1, last=begin - 1, state="left_out", limit=limit))
-    inactive = [
-        ViewReason(first=low, last=high, state="rewound")
-        for low, high in load.log.active.gaps(last)
-    ]
-    active = (piece for reason in before for piece in _without(reason, inactive))
-    shown = _shown(view, rows, decision.shown, policy)
-    return _merged(sorted([*active, *inactive, *shown], key=lambda reason: reason.first))
+        yield _Range(done + 1, begin - 1, "left_out", limit=_limit(rows, load.policy))
 
 
 def _shown(
     view: View, rows: Sequence[Row], showings: Sequence[Showing | None], policy: HistoryPolicy
-) -> Iterator[ViewReason]:
-    """Yield the reasons of the messages from the start of a view on."""
+) -> Iterator[_Range]:
+    """Yield the messages from the start of a view on."""
     ids = {"stub": view.stubbed, "placeholder": view.placeholders, "shortened": view.shortened}
     ids |= {"orphan": view.orphans, "late": view.late_results}
     states = {id_: state for state, of_state in ids.items() for id_ in of_state}
-    run: tuple[int, int, str] | None = None
     for row, showing in zip(rows, showings, strict=True):
-        state = "hidden" if is_hidden(row.message, policy) else states.get(row.message.id, "whole")
-        state = state if showing else "left_out"
         ordinal = row.message.ordinal
-        if run and run[1:] == (ordinal - 1, state):
-            run = (run[0], ordinal, state)
-            continue
-        if run:
-            yield _reason(*run)
-        run = (ordinal, ordinal, state)
-    if run:
-        yield _reason(*run)
-
-
-def _reason(first: int, last: int, state: str) -> ViewReason:
-    limit = "max_tokens" if state == "left_out" else ""
-    return ViewReason.model_construct(first=first, last=last, state=state, summary=0, limit=limit)
+        if showing is None:
+            yield _Range(ordinal, ordinal, "left_out", limit="max_tokens")
+        elif is_hidden(row.message, policy):
+            yield _Range(ordinal, ordinal, "hidden")
+        else:
+            yield _Range(ordinal, ordinal, states.get(row.message.id, "whole"))
 
 
 def _limit(rows: Sequence[Row], policy: HistoryPolicy) -> str:
@@ -84,24 +80,13 @@ def _limit(rows: Sequence[Row], policy: HistoryPolicy) -> str:
     )
 
 
-def _without(reason: ViewReason, others: Sequence[ViewReason]) -> Iterator[ViewReason]:
-    """Yield the parts of a range that are in no other one, given these in order."""
-    pairs = [(other.first, other.last) for other in others]
-    for first, last in without([(reason.first, reason.last)], pairs):
-        yield reason.model_copy(update={"first": first, "last": last})
-
-
-def _merged(reasons: Iterable[ViewReason]) -> list[ViewReason]:
+def _merged(ranges: Iterable[_Range]) -> list[_Range]:
     """Join neighbouring ranges with the same reason."""
-    merged: list[ViewReason] = []
-    for new in reasons:
-        before = merged[-1] if merged else None
-        if (
-            before
-            and before.last + 1 == new.first
-            and (before.state, before.summary) == (new.state, new.summary)
-        ):
-            merged[-1] = before.model_copy(update={"last": new.last})
+    merged: list[_Range] = []
+    for new in ranges:
+        last = merged[-1] if merged else None
+        if last and last.last + 1 == new.first and last[2:4] == new[2:4]:
+            merged[-1] = last._replace(last=new.last)
         else:
             merged.append(new)
     return merged

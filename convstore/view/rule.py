@@ -14,7 +14,8 @@ from operator import neg
 from typing import NamedTuple
 
 from convstore.values.stamps import ViewMarks
-from convstore.view.sizes import Showing, SizedLog
+from convstore.view.decoder import Showing
+from convstore.view.sizes import SizedLog
 
 NoteSize = Callable[[int, Sequence[range]], int]
 """Returns the size of the note of a view that begins with some row and leaves out some steps after it."""

@@ -11,12 +11,11 @@ The module is long because each size is that of one form of a message, and a tur
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from convstore.log.entry import EntryMessage
 from convstore.log.rows import (
     Row,
     is_always_whole,
@@ -28,26 +27,11 @@ from convstore.log.rows import (
 )
 from convstore.log.turns import unread
 from convstore.sources.shortening import SHORTENED
-from convstore.values.policy import HistoryPolicy
+from convstore.view.decoder import FINISHED, WHOLE, Decoder, Showing
 from convstore.view.media import kept_media, leaving, limits_of
 
-
-class Showing(NamedTuple):
-    """How a view shows one message: whole or as in a finished turn, with texts of at most `room` tokens if given.
-
-    With `media` it shows only so many of its images and files, the newest; None for as many as its form has.
-    """
-
-    whole: bool = False
-    room: int | None = None
-    media: int | None = None
-
-
-PLACEHOLDER_TOKENS = 100
+_PLACEHOLDER_TOKENS = 100
 """About the most tokens of the placeholder of an image or a file."""
-
-FINISHED = Showing()
-WHOLE = Showing(whole=True)
 
 
 class Turn(NamedTuple):
@@ -60,8 +44,17 @@ class Turn(NamedTuple):
 class Forms(NamedTuple):
     """How each row is shown before its texts are cut, and its size then."""
 
-    shown: Sequence[Showing]
-    sizes: Sequence[int]
+    shown: list[Showing]
+    sizes: list[int]
+
+    def copy(self) -> Forms:
+        """Return the same forms, to be changed."""
+        return Forms(self.shown.copy(), self.sizes.copy())
+
+    def take(self, at: int, other: Forms) -> None:
+        """Show a row as in other forms."""
+        self.shown[at] = other.shown[at]
+        self.sizes[at] = other.sizes[at]
 
 
 class Part(NamedTuple):
@@ -78,28 +71,6 @@ class Part(NamedTuple):
     left: Sequence[range] = ()
 
 
-class Sizers(NamedTuple):
-    """The functions that measure what stored counts do not tell.
-
-    Attributes:
-        finished: Size of a message in a finished turn; None if stored counts hold under the policy, but for media.
-        shortened: Size of a message whose texts are cut, given its size without that.
-        finished_media: Size of a message with images or files in a finished turn.
-        whole: Its size in full.
-        media: Tokens of these, or of the oldest ones of them.
-        missing: Size of a result that a view makes up for a call without one.
-        made_up: Size of the largest one that a view may make up for a call of a message.
-    """
-
-    finished: Callable[[EntryMessage], int] | None
-    shortened: Callable[[EntryMessage, Showing, int], int]
-    finished_media: Callable[[EntryMessage], int]
-    whole: Callable[[EntryMessage], int]
-    media: Callable[[EntryMessage, int | None], int]
-    missing: int = 0
-    made_up: Callable[[EntryMessage], int] = lambda _: 0
-
-
 class SizedLog:
     """The turns at the end of a log, with their sizes under one policy.
 
@@ -111,18 +82,12 @@ class SizedLog:
     """
 
     def __init__(
-        self,
-        rows: Sequence[Row],
-        policy: HistoryPolicy,
-        sizers: Sizers,
-        *,
-        begin: int = 0,
-        fixed: int = 0,
+        self, rows: Sequence[Row], decoder: Decoder, *, begin: int = 0, fixed: int = 0
     ) -> None:
         self.rows = rows
-        self.policy = policy
+        self.policy = policy = decoder.policy
         self.fixed = fixed
-        self._shortened = sizers.shortened
+        self._decoder = decoder
         self._eighth = (policy.max_tokens or 0) // 8
         self._quarter = (policy.max_tokens or 0) // 4
         turns = _turns(rows, begin)
@@ -133,40 +98,38 @@ class SizedLog:
         self._steps = steps_of(rows, self.now)
         self._read = self._steps[: self._read_steps()]
         self._current: dict[tuple[int, int], Part] = {}
-        self._whole = [row.message.tokens for row in rows]
         self._with_media = [at for at, row in enumerate(rows) if row.message.media]
-        for at in self._with_media:
-            self._whole[at] = sizers.whole(rows[at].message)
-        self._measure(sizers)
-        self._limited = dict[int, int]()
+        self._whole = Forms([WHOLE] * end, [row.message.tokens for row in rows])
+        self._finished = Forms([FINISHED] * end, self._finished_sizes())
+        self._adapt_forms()
         self._unread_media = 0
         if self._with_media:
-            self._limit_media(sizers)
-            self._unread_media = self._unseen_media(sizers)
-        self._final_sums = [0, *accumulate(self._final)]
+            self._limit_media()
+            self._unread_media = self._unseen_media()
+        self._finished_sums = [0, *accumulate(self._finished.sizes)]
 
-    def _measure(self, sizers: Sizers) -> None:
-        """Set the size of each row in a finished turn, and of each settled result."""
-        rows = self.rows
-        policy = self.policy
-        measure = sizers.finished
-        final = [
-            row.message.view_tokens if measure is None else measure(row.message) for row in rows
-        ]
+    def _adapt_forms(self) -> None:
+        """Adapt forms and sizes to the policy, and to what models have read."""
         for at in self._with_media:
-            final[at] = sizers.finished_media(rows[at].message)
-        self._final = final
-        self._settled = final.copy()
-        self._settled_whole = set[int]()
-        self._finished = [FINISHED] * len(rows)
+            self._whole.sizes[at] = self._decoder.size_whole(self.rows[at].message)
         self._keep_exempt()
-        if policy.view == "full":
+        if self.policy.view == "full":
             self._keep_unread()
-            self._add_missing(sizers)
+            self._add_missing()
         else:
             self._hide()
 
-    def _limit_media(self, sizers: Sizers) -> None:
+    def _finished_sizes(self) -> list[int]:
+        """Return the size of each row in a finished turn; stored counts hold under most policies, but for media."""
+        size = self._decoder.size_finished
+        if self._decoder.may_shorten_finished:
+            return [size(row.message) for row in self.rows]
+        sizes = [row.message.view_tokens for row in self.rows]
+        for at in self._with_media:
+            sizes[at] = size(self.rows[at].message)
+        return sizes
+
+    def _limit_media(self) -> None:
         """Show placeholders for the media that a request cannot hold."""
         begin = self.now.begin
         current = [self.rows[at].message for at in self._with_media if at >= begin]
@@ -174,35 +137,33 @@ class SizedLog:
             self.rows[at].message for at in self._with_media if at < begin and self._shows_media(at)
         ]
         limits = limits_of(self.policy)
-        kept = kept_media(current, earlier, limits, lambda message: sizers.media(message, None))
+        kept = kept_media(current, earlier, limits, self._decoder.size_media)
         for at in self._with_media if kept else ():
             media = kept.get(self.rows[at].message.ordinal)
             if media is not None:
-                self._leave_media_out(at, media, sizers)
+                self._leave_media_out(at, media)
 
-    def _leave_media_out(self, at: int, media: int, sizers: Sizers) -> None:
+    def _leave_media_out(self, at: int, media: int) -> None:
         """Show only the newest `media` of a message, and placeholders for the others."""
         message = self.rows[at].message
         gone = len(message.media) - media
-        less = sizers.media(message, gone) - PLACEHOLDER_TOKENS * gone
-        sizes = [self._whole]
-        if self._shows_media(at):
-            sizes += [self._final, self._settled]
-        for each in sizes:
-            each[at] = max(0, each[at] - less)
-        self._limited[at] = media
-        self._finished[at] = self._finished[at]._replace(media=media)
+        less = self._decoder.size_media(message, gone) - _PLACEHOLDER_TOKENS * gone
+        smaller = [self._whole, self._finished] if self._shows_media(at) else [self._whole]
+        for forms in smaller:
+            forms.sizes[at] = max(0, forms.sizes[at] - less)
+        for forms in (self._whole, self._finished):
+            forms.shown[at] = forms.shown[at]._replace(media=media)
 
     def _shows_media(self, at: int) -> bool:
         """Return True if a message shows its images and files in a finished turn."""
         message = self.rows[at].message
-        if self._finished[at].whole:
+        if self._finished.shown[at].whole:
             return True
         if message.type == "tool":
             return message.keeps_content
         return message.type == "system" or self.policy.media == "never"
 
-    def _unseen_media(self, sizers: Sizers) -> int:
+    def _unseen_media(self) -> int:
         """Return the tokens of the media that the model has not read yet, if they take the room of earlier turns.
 
         That is so if the question, and what the last step has of media, take more than three quarters of the budget.
@@ -212,34 +173,31 @@ class SizedLog:
             return 0
         asked = _head(self.now, self._steps)
         last = (at for part in self._steps[len(self._read) :] for at in part)
-        in_question = sum(self._media_shown(at, sizers) for at in asked)
-        in_last_step = sum(self._media_shown(at, sizers) for at in last)
+        in_question = sum(map(self._media_shown, asked))
+        in_last_step = sum(map(self._media_shown, last))
         size = self.fixed + sum(self._in_progress.sizes[at] for at in asked) + in_last_step
         return in_question + in_last_step if size > budget - self._quarter else 0
 
-    def _media_shown(self, at: int, sizers: Sizers) -> int:
+    def _media_shown(self, at: int) -> int:
         """Return the tokens of the media that a message of the turn in progress shows."""
         message = self.rows[at].message
-        if not message.media or not self._whole[at]:
+        if not message.media or not self._whole.sizes[at]:
             return 0
-        gone = len(message.media) - self._limited.get(at, len(message.media))
-        return sizers.media(message, None) - sizers.media(message, gone)
+        shown = self._whole.shown[at].media
+        gone = 0 if shown is None else len(message.media) - shown
+        return self._decoder.size_media(message) - self._decoder.size_media(message, gone)
 
     def _keep_exempt(self) -> None:
         """Show results whole that have no stub under the policy."""
-        for index, row in enumerate(self.rows):
-            if row.message.type != "tool" or not is_exempt(row, self.policy):
-                continue
-            self._finished[index] = WHOLE
-            self._final[index] = self._whole[index]
-            self._settled_whole.add(index)
-            self._settled[index] = self._whole[index]
+        for at, row in enumerate(self.rows):
+            if row.message.type == "tool" and is_exempt(row, self.policy):
+                self._finished.take(at, self._whole)
 
     def _hide(self) -> None:
         """Give messages that the policy hides no size."""
         for index, row in enumerate(self.rows):
             if is_hidden(row.message, self.policy):
-                self._whole[index] = self._final[index] = self._settled[index] = 0
+                self._whole.sizes[index] = self._finished.sizes[index] = 0
 
     @cached_property
     def _newest_question(self) -> int | None:
@@ -263,19 +221,18 @@ class SizedLog:
         room = self._quarter if self.policy.max_tokens else None
         for index in reversed(range(self._newest_row)):
             message = self.rows[index].message
-            is_short = message.type == "tool" and self._finished[index] is FINISHED
+            is_short = message.type == "tool" and self._finished.shown[index] is FINISHED
             if not is_short or message.ordinal not in self._left_unread:
                 continue
             if room is not None:
-                room -= self._whole[index]
+                room -= self._whole.sizes[index]
                 if room < 0:
                     break
-            self._finished[index] = WHOLE
-            self._final[index] = self._settled[index] = self._whole[index]
-            self._settled_whole.add(index)
+            self._finished.take(index, self._whole)
 
-    def _add_missing(self, sizers: Sizers) -> None:
+    def _add_missing(self) -> None:
         """Add what a view makes up: results of unanswered calls, and the text around results without their call."""
+        missing = self._decoder.size_missing
         for turn in (*self.turns, self.now):
             unanswered = 0
             caller = turn.begin
@@ -288,18 +245,16 @@ class SizedLog:
                 elif message.type == "tool" and unanswered and message.arguments:
                     unanswered -= 1
                 elif message.type == "tool":
-                    added = sizers.missing * (2 + len(message.tool + message.arguments) // 40)
+                    added = missing * (2 + len(message.tool + message.arguments) // 40)
                 if added:
                     self._add(index, added)
             if unanswered:
-                self._add(
-                    caller,
-                    unanswered * max(sizers.missing, sizers.made_up(self.rows[caller].message)),
-                )
+                made_up = self._decoder.size_made_up(self.rows[caller].message)
+                self._add(caller, unanswered * max(missing, made_up))
 
     def _add(self, index: int, tokens: int) -> None:
-        for sizes in (self._whole, self._final, self._settled):
-            sizes[index] += tokens
+        self._whole.sizes[index] += tokens
+        self._finished.sizes[index] += tokens
 
     def first(self, index: int) -> int:
         """Return the ordinal of the first message of a turn; of the next message after the last turn."""
@@ -377,12 +332,12 @@ class SizedLog:
 
     def plain_sizes(self) -> list[int]:
         """Return the size of each finished turn, whole but for stubs."""
-        sums = self._final_sums
+        sums = self._finished_sums
         return [sums[turn.end] - sums[turn.begin] for turn in self.turns]
 
     def plainly_shown(self, start: int) -> list[Showing | None]:
         """Return how each row of the finished turns from one on is shown, whole but for stubs."""
-        return [*self._finished[self.begin(start) : self.now.begin]]
+        return [*self._finished.shown[self.begin(start) : self.now.begin]]
 
     def changed(self, short: int, stubs: int) -> list[int]:
         """Return the indexes of the finished turns that these marks shorten or settle."""
@@ -439,10 +394,9 @@ class SizedLog:
     def _partly_settled(self, turn: Turn, stubs: int) -> Part:
         """Return a finished turn with its steps up to `stubs` settled."""
         steps = steps_of(self.rows, turn)
-        finished = Forms(self._finished, self._final)
         done = steps[: self._steps_through(steps, stubs)]
-        settled = self._settle(done, self._quarter, finished)
-        return self._joined(turn, _head(turn, steps).stop, done, settled, finished)
+        settled = self._settle(done, self._quarter, self._finished)
+        return self._joined(turn, _head(turn, steps).stop, done, settled, self._finished)
 
     def _joined(
         self, turn: Turn, body: int, done: Sequence[range], settled: Part, rest: Forms
@@ -463,11 +417,11 @@ class SizedLog:
         """Return a shortened turn: its last answer stays, its question has what the rest leaves of a quarter."""
         eighth = self._eighth
         steps = steps_of(self.rows, turn)
-        forms = self._in_shortened
+        forms = self._finished
         is_answered = bool(steps) and self.rows[steps[-1].start].message.is_answer
         head = _head(turn, steps)
         answer = steps.pop() if is_answered else range(0)
-        question = sum(self._settled[at] for at in head)
+        question = sum(forms.sizes[at] for at in head)
         settled = self._settle(steps, self._quarter - min(question, eighth), forms)
         said = self._cut(answer, eighth, forms)
         asked = self._cut(head, max(eighth, self._quarter - settled.size - said.size), forms)
@@ -514,42 +468,24 @@ class SizedLog:
             for at in step
             if self.rows[at].message.type == "tool" and is_always_whole(self.rows[at], self.policy)
         )
-        return sum(self._settled[at] for at in kept)
+        return sum(self._finished.sizes[at] for at in kept)
 
     @cached_property
     def _in_progress(self) -> Forms:
-        """Return the forms in the turn in progress: whole, from its newest question on if turns interleave."""
-        shown = [WHOLE] * len(self.rows)
-        sizes = self._whole.copy()
+        """The forms in the turn in progress: whole, from its newest question on if turns interleave."""
+        forms = self._whole.copy()
         for at in range(self.now.begin, self._newest_row):
-            shown[at] = self._finished[at]
-            sizes[at] = self._final[at]
-        return Forms(self._with_fewer_media(shown), sizes)
-
-    @cached_property
-    def _in_shortened(self) -> Forms:
-        """Return the forms in a shortened turn, where results that no model has read are stubs, too."""
-        shown = [FINISHED] * len(self.rows)
-        for at in self._settled_whole:
-            shown[at] = WHOLE
-        return Forms(self._with_fewer_media(shown), self._settled)
+            forms.take(at, self._finished)
+        return forms
 
     @cached_property
     def _answered(self) -> Forms:
-        """Return the forms in steps of the turn in progress that the model has answered."""
-        shown = [WHOLE] * len(self.rows)
-        sizes = self._whole.copy()
+        """The forms in steps of the turn in progress that the model has answered."""
+        forms = self._whole.copy()
         for at in range(self.now.begin, self.now.end):
-            if self.rows[at].message.type == "tool" and at not in self._settled_whole:
-                shown[at] = FINISHED
-                sizes[at] = self._settled[at]
-        return Forms(self._with_fewer_media(shown), sizes)
-
-    def _with_fewer_media(self, shown: list[Showing]) -> list[Showing]:
-        """Return how rows are shown, those without some of their media, too."""
-        for at, media in self._limited.items():
-            shown[at] = shown[at]._replace(media=media)
-        return shown
+            if self.rows[at].message.type == "tool":
+                forms.take(at, self._finished)
+        return forms
 
     def _cut(self, part: range, room: int, forms: Forms) -> Part:
         """Return some rows with texts of at most `room` tokens."""
@@ -561,7 +497,7 @@ class SizedLog:
             tokens = forms.sizes[at]
             if tokens > room and message.type in SHORTENED:
                 showing = showing._replace(room=room)
-                tokens = self._shortened(message, showing, tokens)
+                tokens = self._decoder.size_cut(message, showing, tokens)
             shown.append(showing)
             size += tokens
         return Part(size, shown)

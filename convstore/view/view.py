@@ -1,7 +1,7 @@
 """Makes a view from the active messages at the end of a log.
 
 Loads and past views use it. The caller reads rows until `is_enough` says so, decides, and then reads the payloads that
-`render.payloads_needed` names for the rows shown. Stamps identify views.
+`decoder.payloads_needed` names for the rows shown. Stamps identify views.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -22,18 +22,13 @@ from convstore.log.summary import SummaryRecord
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.provenance import PARTS, mark, parts_of
 from convstore.messages.tokens import TokenCounter, count
-from convstore.messages.tool_calls import Call, missing_result
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import Stamper, ViewMarks, ViewParts, ViewStamp, changed_options
-from convstore.view.render import NOTE_RESULTS, Decoder, View, build_view, make_note
+from convstore.view.decoder import Decoder
+from convstore.view.render import NOTE_RESULTS, View, build_view, make_note
 from convstore.view.rule import Decision, decide, is_enough, render
-from convstore.view.sizes import SizedLog, Sizers
+from convstore.view.sizes import SizedLog
 from convstore.view.thinking import with_bound_thinking
-
-_MISSING = missing_result(
-    Call("call_of_twenty_four_char", "a_tool_of_twenty", 0), ai_message_id=None
-)
-"""A result made up for a call without one, which is measured to decide."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,24 +115,10 @@ class ActiveRows:
 
 def sized(active: ActiveRows, decoder: Decoder, *, begin: int) -> SizedLog:
     """Return the turns from a row on with their sizes under the decoder's policy."""
-    policy = decoder.policy
     counter = decoder.counter
-    is_default = (policy.shorten_over, policy.media) == (None, "finished_turns")
-    sizers = Sizers(
-        None if is_default else decoder.size,
-        decoder.size_cut,
-        decoder.size,
-        decoder.size_whole,
-        decoder.size_media,
-        _missing_tokens(counter),
-        decoder.size_made_up,
-    )
     fixed = sum(count(counter, message) for message in active.summary_messages)
     fixed += sum(message.tokens for message in active.system or ())
-    return SizedLog(active.rows, policy, sizers, begin=begin, fixed=fixed)
-
-
-_missing_tokens = cache(partial(count, message=_MISSING))
+    return SizedLog(active.rows, decoder, begin=begin, fixed=fixed)
 
 
 def has_enough(active: ActiveRows, decoder: Decoder) -> bool:

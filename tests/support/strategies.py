@@ -34,7 +34,8 @@ from convstore.messages.tokens import TokenCounter, approximate_tokens, named
 from convstore.messages.values import Codec
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewMarks
-from convstore.view.render import NOTE_RESULTS, Decoder, View, payloads_needed
+from convstore.view.decoder import Decoder, payloads_needed
+from convstore.view.render import NOTE_RESULTS, View
 from convstore.view.rule import Decision
 from convstore.view.view import ActiveRows, decision_of, has_enough, past_decision, view_of
 

@@ -28,8 +28,8 @@ from convstore.messages.values import Codec
 from convstore.testing.pairing import check_pairing
 from convstore.values.policy import HistoryPolicy
 from convstore.values.providers import ROWS
-from convstore.view.render import Decoder, build_view, get_conversational_history, make_note
-from convstore.view.sizes import FINISHED
+from convstore.view.decoder import FINISHED, Decoder
+from convstore.view.render import build_view, get_conversational_history, make_note
 
 DEFAULT = HistoryPolicy()
 LARGE = "x" * 20_000

@@ -1,0 +1,420 @@
+"""Restores messages as a view shows them, and measures the forms that a message can be shown in.
+
+A message is shown as its stub, with placeholders, cut or in full. Stored counts tell most sizes; what a payload holds
+is not read to decide.
+
+The module is long because each form of a message is restored and measured here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from convstore.log.entry import EntryMessage, PayloadRef
+from convstore.log.rows import Row, is_hidden
+from convstore.log.stored_message import (
+    Form,
+    KeptMessage,
+    Look,
+    Shown,
+    payload_needed,
+    read_message,
+)
+from convstore.messages.encoding import decode_if_plain, decode_plain, digest_of, fields_of
+from convstore.messages.json_text import plain_json
+from convstore.messages.media import has_media
+from convstore.messages.media_figures import UNKNOWN
+from convstore.messages.provenance import MARK
+from convstore.messages.tokens import (
+    CHARACTERS_PER_TOKEN,
+    TokenCounter,
+    count,
+    counter_for,
+    figures_of,
+)
+from convstore.messages.tool_calls import Call, calls_of, missing_result
+from convstore.messages.values import Codec
+from convstore.sources.shortening import (
+    SHORTENED,
+    Arguments,
+    leave_out,
+    lengths_without_arguments,
+    needs_edges_only,
+    shorten_text,
+    text_lengths,
+    with_short_texts,
+    without_media,
+)
+from convstore.sources.stub import STUB_MIN_TOKENS
+from convstore.values.json_form import sendable_message
+from convstore.values.policy import HistoryPolicy
+
+_MIN_TEXT_TOKENS = 20
+"""Lower limit for the length of a shortened text."""
+
+
+class Showing(NamedTuple):
+    """How a view shows one message: whole or as in a finished turn, with texts of at most `room` tokens if given.
+
+    With `media` it shows only so many of its images and files, the newest; None for as many as its form has.
+    """
+
+    whole: bool = False
+    room: int | None = None
+    media: int | None = None
+
+
+FINISHED = Showing()
+WHOLE = Showing(whole=True)
+
+
+class Decoder:
+    """Restores messages as a view shows them; those without payloads, which may be large, are decoded once.
+
+    Attributes:
+        policy: The policy of the view.
+        counter: Counts messages whose size is not stored in the log; media by the figures of the policy's provider.
+        payloads: The texts of payloads that were read, by message id.
+    """
+
+    def __init__(self, policy: HistoryPolicy, codec: Codec, counter: TokenCounter) -> None:
+        self.policy = policy
+        package = policy.rules.package if policy.rules else None
+        self.counter = counter_for(counter, package)
+        self.payloads: Mapping[str, str] = {}
+        self._codec = codec
+        self._figures = figures_of(self.counter)
+        self._stored = figures_of(counter)
+        self._options = policy.media, policy.shorten_over, ""
+        self._media_options = (*self._options[:2], package or "")
+
+    def shown(self, message: EntryMessage, showing: Showing) -> Shown:
+        """Return a message as a view shows it."""
+        kept: KeptMessage | None = message.kept
+        options = self._media_options if message.media else self._options
+        if kept and kept.showing == showing and kept.options == options:
+            if kept.body is None:
+                return decode_plain(message.body, message.stub if kept.is_stub else None), kept
+            return decode_plain(kept.body), kept
+        stub = None if showing.whole else message.stub
+        is_whole = showing.whole or _keeps_media(message, self.policy)
+        plain = self._plain(message, showing, stub, is_whole=is_whole)
+        if plain is not None:
+            about = _stored_tokens(message, stub, is_whole=is_whole), False, False, stub is not None
+            message.kept = KeptMessage(*about, showing=showing, options=options, body=None)
+            return plain, message.kept
+        decoded, look = self._with_media(message, *self._decode(message, showing), showing)
+        shown = sendable_message(decoded)
+        body = None if message.id in self.payloads else plain_json(fields_of(shown))
+        if body is not None:
+            about = look.tokens, look.has_placeholder, look.is_shortened, look.is_stub
+            message.kept = KeptMessage(*about, showing=showing, options=options, body=body)
+        return shown, look
+
+    def _plain(
+        self, message: EntryMessage, showing: Showing, stub: str | None, *, is_whole: bool
+    ) -> BaseMessage | None:
+        """Return a message that is shown as it is stored or as its stub, which is quick; None for any other."""
+        if not self._is_plain(message, showing, stub):
+            return None
+        shown = _decode_unchanged(message, stub)
+        if shown is None or is_whole or stub is not None or message.type == "tool":
+            return shown
+        return shown if type(shown.content) is str else None  # blocks may be media
+
+    def _is_plain(self, message: EntryMessage, showing: Showing, stub: str | None) -> bool:
+        """Return True unless the entry tells that a message is cut, shortened, or partly in a payload."""
+        if showing.room is not None or (message.media and stub is None):
+            return False
+        if message.payload and (stub is None or message.payload.identity):
+            return False
+        if stub is not None:
+            return not message.keeps_content
+        if showing.whole:
+            return True
+        if message.type == "tool":
+            return message.tokens <= STUB_MIN_TOKENS
+        return self.policy.shorten_over is None
+
+    def _with_media(
+        self, message: EntryMessage, shown: BaseMessage, look: Look, showing: Showing
+    ) -> Shown:
+        """Count the media that a message shows by the view's figures; those that leave become placeholders."""
+        is_replaced = look.is_stub and not message.keeps_content
+        if is_replaced or not message.media:
+            return shown, look
+        limited = shown
+        if showing.media is not None and showing.media < len(message.media):
+            # Those in a payload that was not read have placeholders already.
+            limited = without_media(shown, everywhere=True, keep=showing.media)
+            look.tokens = None
+            look.has_placeholder = not look.is_stub
+        elif look.tokens is not None and showing.room is None and has_media(shown):
+            look.tokens = max(0, look.tokens + self._more(message))
+        return limited, look
+
+    def _more(self, message: EntryMessage) -> int:
+        """Return how much more the media of a message count by the view's figures than in its stored size."""
+        if self._figures is self._stored or self._figures is None or self._stored is None:
+            return 0
+        by_model = message.type == "ai"
+        now = self._figures.all_tokens(message.media, by_model=by_model)
+        return now - self._stored.all_tokens(message.media, by_model=by_model)
+
+    def size_whole(self, message: EntryMessage) -> int:
+        """Return the size of a message in full, its media by the view's figures."""
+        return max(0, message.tokens + self._more(message)) if message.media else message.tokens
+
+    def size_media(self, message: EntryMessage, oldest: int | None = None) -> int:
+        """Return the tokens of the media of a message, or of the oldest ones, at most those of the whole message.
+
+        Another counter's are what it counts less with placeholders; of a result that is not known.
+        """
+        figures = self._figures or UNKNOWN
+        by_model = message.type == "ai"
+        found = figures.all_tokens(message.media[:oldest], by_model=by_model)
+        if self._figures is None and message.type in SHORTENED:
+            counted = max(0, message.tokens - message.view_tokens)
+            return counted * found // max(1, figures.all_tokens(message.media, by_model=by_model))
+        return min(found, self.size_whole(message))
+
+    def _decode(self, message: EntryMessage, showing: Showing) -> Shown:
+        if showing.room is not None:
+            return self._cut(message, showing)
+        shown, look = self._form(message, showing.whole).decode(self._codec, self.payloads)
+        if message.is_estimate and not look.is_stub:
+            look.tokens = None
+        return shown, look
+
+    def size_finished(self, message: EntryMessage) -> int:
+        """Return the size of a message in a finished turn; an estimate if more is shown than its entry holds."""
+        limit = self.policy.shorten_over
+        tokens = message.view_tokens
+        media = 0
+        if _keeps_media(message, self.policy):
+            media = self.size_whole(message) - tokens
+        elif message.media and message.keeps_content and message.type in ("system", "tool"):
+            media = self._more(message)
+        if self._has_stored_size(message):
+            return tokens + media
+        if limit and _payload_in_view(message, self.policy, FINISHED):
+            return self._size_short(message, limit, _length(message)) + media
+        shown, look = self.shown(message, FINISHED)
+        if look.tokens is None:
+            return count(self.counter, shown)
+        return tokens + media
+
+    def _has_stored_size(self, message: EntryMessage) -> bool:
+        """Return True unless the policy makes a message of a finished turn smaller than its size in the log."""
+        if message.type == "tool":
+            return True
+        limit = self.policy.shorten_over
+        return limit is None or message.type not in SHORTENED or _length(message) <= limit
+
+    def _size_short(self, message: EntryMessage, limit: int, length: int) -> int:
+        """Return the most tokens of a message whose texts are shortened; what its payload holds is not read.
+
+        Of `length` characters some go: in proportion, and at least a quarter of a token each, as dense scripts stay.
+        """
+        tokens = message.view_tokens
+        lengths = lengths_without_arguments(read_message(self._codec, message).content)
+        cut = [
+            text - limit * CHARACTERS_PER_TOKEN
+            for text in lengths
+            if text > limit * CHARACTERS_PER_TOKEN
+        ]
+        left = max(
+            tokens * (length - sum(cut)) // length, tokens - sum(cut) // CHARACTERS_PER_TOKEN
+        )
+        return min(tokens, left + _cut_tokens(self.counter) * len(cut))
+
+    @property
+    def may_shorten_finished(self) -> bool:
+        """True if the policy shows a message of a finished turn in another form than the one counted at append."""
+        return (self.policy.shorten_over, self.policy.media) != (None, "finished_turns")
+
+    @property
+    def size_missing(self) -> int:
+        """The size of a result that a view makes up for a call without one."""
+        return _missing_tokens(self.counter)
+
+    def size_made_up(self, message: EntryMessage) -> int:
+        """Return the size of the largest result that a view may make up for a call of a message."""
+        calls = calls_of(read_message(self._codec, message))
+        return max(
+            (count(self.counter, missing_result(call, ai_message_id=message.id)) for call in calls),
+            default=0,
+        )
+
+    def size_cut(self, message: EntryMessage, showing: Showing, tokens: int) -> int:
+        """Return the size of a message whose texts are cut, given its size without that.
+
+        It is the most that it may take if the view reads its payload, which is not read to decide.
+        """
+        if not needs_edges_only(_limit(self.policy, showing)) or _payload_in_view(
+            message, self.policy, showing
+        ):
+            return min(tokens, self._most(message, showing))
+        shown, look = self.shown(message, showing)
+        return count(self.counter, shown) if look.tokens is None else look.tokens
+
+    def _cut(self, message: EntryMessage, showing: Showing) -> Shown:
+        """Cut the texts of a message, so that it takes the most that `size_cut` allows.
+
+        They are cut further if the store's counter counts more than a token for four characters. Arguments that stay
+        too large, such as a list of a thousand texts, are cut as one text.
+        """
+        most = self._most(message, showing)
+        form = self._form(message, whole=False)
+        form = form._replace(has_media=form.has_media or showing.whole)
+        ways = _ever_shorter(_limit(self.policy, showing) or 0)
+        found = self._cut_to(form, *next(ways))
+        for way in ways:
+            if (found[1].tokens or 0) <= most:
+                break
+            found = self._cut_to(form, *way)
+        return found
+
+    def _cut_to(self, form: Form, arguments: Arguments, limit: int) -> Shown:
+        shown, look = form._replace(shorten_over=limit, arguments=arguments).decode(
+            self._codec, self.payloads
+        )
+        if look.tokens is None or form.message.is_estimate:
+            look.tokens = count(self.counter, shown)
+        elif form.message.media and form.has_media:
+            look.tokens = max(0, look.tokens + self._more(form.message))
+        return shown, look
+
+    def _most(self, message: EntryMessage, showing: Showing) -> int:
+        """Return the most tokens of a message with `room` tokens for all texts of a question, or each one of an AI.
+
+        What its entry holds is counted; for what cannot be cut in its payload, a character is at most a token.
+        """
+        room = showing.room or 0
+        read = read_message(self._codec, message)
+        lengths, uncut = text_lengths(read)
+        least = count(self.counter, _at_its_shortest(read))
+        if showing.whole or self.policy.media == "never":
+            least += max(0, self.size_whole(message) - message.view_tokens)
+        long = [length for length in lengths if length > room]
+        # LangChain's counter counts no call arguments beside a list of blocks, so only long texts are taken off.
+        texts = sum(length for length in lengths_without_arguments(read.content) if length > room)
+        least += min(uncut, max(0, message.tokens - texts // CHARACTERS_PER_TOKEN))
+        if message.type == "human":
+            marks = max(1, sum(length > _MIN_TEXT_TOKENS for length in lengths))
+            return max(room, least) + _cut_tokens(self.counter) * marks
+        short = message.tokens * (sum(lengths) - sum(long)) // max(1, sum(lengths) + uncut)
+        return least + short + room * max(1, len(long))
+
+    def _form(self, message: EntryMessage, whole: bool) -> Form:
+        if whole:
+            return Form(message, whole)
+        policy = self.policy
+        if message.type != "tool":
+            return Form(message, False, None, policy.media == "never", policy.shorten_over)
+        return Form(message, False, message.stub)
+
+
+def payloads_needed(
+    rows: Sequence[Row], shown: Sequence[Showing | None], policy: HistoryPolicy
+) -> list[tuple[str, PayloadRef]]:
+    """Return the message id and the range of each payload that the view of these rows shows."""
+    return [
+        (row.message.id, ref)
+        for row, showing in zip(rows, shown, strict=True)
+        if row.message.payload
+        and showing
+        and (showing is not FINISHED or row.message.stub is None)
+        and (ref := _payload_in_view(row.message, policy, showing))
+    ]
+
+
+def _payload_in_view(
+    message: EntryMessage, policy: HistoryPolicy, showing: Showing
+) -> PayloadRef | None:
+    ref = message.payload
+    if ref is None or is_hidden(message, policy):
+        return None
+    # Media follow the texts of a payload.
+    has_media = _shows_media(message, policy, showing) and ref.shown < ref.ends[-1]
+    return payload_needed(
+        message, whole=showing.whole or has_media, shorten_over=_limit(policy, showing)
+    )
+
+
+def _keeps_media(message: EntryMessage, policy: HistoryPolicy) -> bool:
+    return policy.media == "never" and message.type != "tool"
+
+
+def _shows_media(message: EntryMessage, policy: HistoryPolicy, showing: Showing) -> bool:
+    """Return True if a message of a finished turn shows images or files that may be in its payload."""
+    return _keeps_media(message, policy) and showing.media != 0
+
+
+def _limit(policy: HistoryPolicy, showing: Showing) -> int | None:
+    """Return the tokens above which texts are cut, None for no limit."""
+    limits = (showing.room, None if showing.whole else policy.shorten_over)
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _ever_shorter(limit: int) -> Iterator[tuple[Arguments, int]]:
+    """Yield ways to cut texts and arguments to a limit and less, down to the least.
+
+    >>> list(_ever_shorter(25))
+    [('texts', 25), ('texts', 20), ('whole', 25), ('whole', 20)]
+    """
+    limits = [limit]
+    while limits[-1] > _MIN_TEXT_TOKENS:
+        limits.append(max(_MIN_TEXT_TOKENS, limits[-1] * 3 // 4))
+    ways: tuple[Arguments, ...] = ("texts", "whole")
+    return ((way, limit) for way in ways for limit in limits)
+
+
+def _at_its_shortest(message: BaseMessage) -> BaseMessage:
+    """Return a message, read without its payload, with all of its texts cut."""
+    return with_short_texts(without_media(leave_out(message)), _MIN_TEXT_TOKENS, arguments="texts")
+
+
+@cache
+def _missing_tokens(counter: TokenCounter) -> int:
+    call = Call("call_of_twenty_four_char", "a_tool_of_twenty", 0)
+    return count(counter, missing_result(call, ai_message_id=None))
+
+
+@lru_cache(maxsize=16)
+def _cut_tokens(counter: TokenCounter) -> int:
+    """Return the size of the words in the middle of a text that was cut."""
+    text = "word " * 10_000
+    shown = shorten_text(text, _MIN_TEXT_TOKENS, "8e03978e-40d5-43e8-bc93-6894a57f9324")
+    return (
+        count(counter, HumanMessage(shown))
+        - count(counter, HumanMessage(text[: 4 * _MIN_TEXT_TOKENS]))
+        + 5
+    )
+
+
+def _decode_unchanged(message: EntryMessage, stub: str | None) -> BaseMessage | None:
+    """Decode a message quickly; None if its stored form is not plain, or not the one that was appended."""
+    shown = decode_if_plain(message.body, stub)
+    if shown is None or MARK in message.body:
+        return None
+    if shown.type != message.type or shown.id != message.id:
+        return None
+    return shown if digest_of(message.body) == message.digest else None
+
+
+def _length(message: EntryMessage) -> int:
+    """Return the characters of a message as stored, with those in a payload that views show."""
+    payload = message.payload.shown if message.payload else 0
+    return len(message.body) + payload
+
+
+def _stored_tokens(message: EntryMessage, stub: str | None, *, is_whole: bool) -> int | None:
+    """Return the size of a message in a view as counted at append; None if that is an estimate."""
+    if message.is_estimate and stub is None:
+        return None
+    return message.tokens if is_whole else message.view_tokens
