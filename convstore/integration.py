@@ -20,7 +20,6 @@ from convstore.append.condition import TailMoved
 from convstore.append.inputs import normalize_messages
 from convstore.append.responses import is_answer_item
 from convstore.conversation import Conversation
-from convstore.conversation.entered import EnteredTurn
 from convstore.conversation.host import host_of
 from convstore.conversation.log import ConversationLog, restored_facts
 from convstore.conversation.numbering import ResultNumbering
@@ -48,7 +47,6 @@ from convstore.view.provider_rules import fit_for, made_for
 
 __all__ = [
     "ConversationLog",
-    "EnteredTurn",
     "HeldTurn",
     "LogChanges",
     "Operation",

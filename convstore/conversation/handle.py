@@ -19,7 +19,7 @@ from convstore.append.items import read_batch, read_history
 from convstore.conversation.entered import entered_turn
 from convstore.conversation.host import Host, read_back
 from convstore.conversation.state import ApplicationState
-from convstore.conversation.turn import TurnSession
+from convstore.conversation.turn import TurnSession, load_variant
 from convstore.exceptions import InvalidInputError, LogMovedError
 from convstore.readback.citations import read_citations
 from convstore.readback.items import read_items
@@ -352,11 +352,11 @@ class Conversation:
             number: Number of ids, 1 to 1,000.
         """
         check_number(number, name="number", minimum=1, maximum=MAX_SOURCES)
-        writer = (await self._services()).writer
+        writer = (services := await self._services()).writer
         if PATH in self.scope:
             return await writer.reserve_for_child(self._scope, number)
-        if turn := entered_turn(self.store, self._scope):
-            return await turn.reserve(number)
+        if held := entered_turn(self):
+            return await services.turn_keeper.writes.reserve(held, number)
         return (await writer.reserve(self._scope, number))[0]
 
     def child(self, id_: str, call_id: str | None = None, /) -> Conversation:
@@ -399,10 +399,10 @@ class Conversation:
             CorruptDocumentError: A stored document is damaged; the error names it.
             StoreUnavailableError: The server did not answer.
         """
-        if (turn := entered_turn(self.store, self._scope)) and turn.is_variant:
-            return await turn.load_history(policy)
         chosen = check_policy(policy) or self.store.policy
         services = await self._services()
+        if (held := entered_turn(self)) and held.branch:
+            return await load_variant(services.past, held, chosen)
         history = await services.loader.load(self._scope, chosen)
         if chosen.compact == "before_load" and services.compactor.may_be_due(history, chosen):
             compaction = await services.compactor.compact_in_time(self._scope)

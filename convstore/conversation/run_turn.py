@@ -26,7 +26,6 @@ class RunTurn:
     """A turn that a run holds.
 
     Attributes:
-        session: Its session, which is entered.
         held: The turn.
         chat: The conversation.
     """
@@ -35,7 +34,7 @@ class RunTurn:
         self, chat: Any, session: TurnSession, held: HeldTurn, is_at_work: Callable[[], bool]
     ) -> None:
         self.chat = chat
-        self.session = session
+        self._session = session
         self.held = held
         self._is_at_work = is_at_work
         self._unattended = 0.0  # seconds since the run worked on it
@@ -106,4 +105,4 @@ class RunTurn:
             asyncio.run_coroutine_threadsafe(self._exit(error), self._loop).result()
 
     async def _exit(self, error: BaseException | None) -> None:
-        await self.session._exit(error)
+        await self._session._exit(error)

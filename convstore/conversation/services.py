@@ -128,12 +128,12 @@ class Services:
         self.annotator = Annotator(reader, annotations)
         self.states = StateKeeper(reader, annotations)
         self.records = Records(reader, self.annotator)
-        self.turns = Turns(reader, Drafts(driver))
+        self.drafts = drafts = Drafts(driver)
+        self.turns = Turns(reader, drafts)
         self.pager = Pager(reader, self.records, visible_metadata)
         self.listing = Listing(reader, states)
         self.changes = Changes(driver, clock)
         leases = TurnLeases(driver)
-        self.drafts = drafts = Drafts(driver)
         self.summaries = SummaryHistory(ends)
         self.rewinder = Rewinder(ends, refresher, self.summaries.reselect)
         self.activator = Activator(reader, self.rewinder)
@@ -142,6 +142,7 @@ class Services:
         self.watcher = Watcher(
             self.records, self.turns, variants, leases=leases, drafts=drafts, changes=self.changes
         )
+        self.ends = EndReader(states, drafts, self.watcher)
         self.turn_records = TurnRecordReader(reader, self.turns)
         self.turn_keeper = TurnKeeper(ends, leases, drafts, self.turn_records, variants)
         self.decisions = Decisions(self.turn_records, variants)
@@ -158,17 +159,12 @@ class Services:
             reader, tombstones, Inspection(driver), states, parts, self._move_late
         )
         self.background = self.retention.background
-        self._ends = ends
+        self._log_ends = ends
         self.driver = driver
         self._migrator = migrator
         self._clock = clock
         self._compaction = (strategy, policy)
         self._compaction_seconds = compaction_seconds
-
-    @cached_property
-    def ends(self) -> EndReader:
-        """Reads the ends of conversations."""
-        return EndReader(States(self.driver), Drafts(self.driver), self.watcher)
 
     @cached_property
     def compactor(self) -> Compactor:
@@ -177,7 +173,7 @@ class Services:
 
         seconds = self._compaction_seconds
         return Compactor(
-            self._ends, self.summaries, self.background, *self._compaction, wait_seconds=seconds
+            self._log_ends, self.summaries, self.background, *self._compaction, wait_seconds=seconds
         )
 
     @cached_property
@@ -206,7 +202,7 @@ class Services:
         codec.keep_unknown()
         copies = Copies(self.driver)
         retention = self.retention
-        return Repairer(self._ends, retention.inspection, copies, retention.tombstones, codec)
+        return Repairer(self._log_ends, retention.inspection, copies, retention.tombstones, codec)
 
     async def _move_late(self, tombstone: Mapping[str, Any]) -> None:
         await self.repairer.move_late(tombstone)

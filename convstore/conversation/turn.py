@@ -88,12 +88,8 @@ class TurnSession:
         self._stamp: ViewStamp | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._streaming: AsyncGenerator[Any, None] | None = None
-        self._unsaid = StreamedReply()  # what leaving appends if the turn was stopped
-        self._is_entered = False
         self._unrenewed = 0.0  # seconds since the lease was renewed
         self._looked = 0.0  # the time of the last look at the lease
-        # of frameworks that work within the session, by the class of each
-        self._notes = dict[type, Any]()
         # by the id of the result, whose append may have failed
         self._reserved = dict[str, _Numbers]()
         self._numbering = asyncio.Lock()
@@ -181,19 +177,12 @@ class TurnSession:
 
         The next AI message that is appended gets its stamp.
         """
-        history: History = await (
-            self._load_variant(policy) if self.is_variant else self._chat.load_history(policy)
-        )
+        if self.is_variant:
+            chosen = check_policy(policy) or self._chat.store.policy
+            history = await load_variant(self._views, self._held, chosen)
+        else:
+            history = await self._chat.load_history(policy)
         self._stamp = history.stamp
-        return history
-
-    async def _load_variant(self, policy: HistoryPolicy | None) -> History:
-        held = self._held
-        chosen = check_policy(policy) or self._chat.store.policy
-        entry = held.branch.totals.entries if held.branch else held.tail.entries
-        history, held.record_of_view = await self._views.of_variant(
-            held.scope, entry, chosen, held.record_of_view
-        )
         return history
 
     async def append(
@@ -239,7 +228,7 @@ class TurnSession:
         receipt = await self._keeper.writes.append(self._held, addition.answering(stamp))
         if answers:
             self._stamp = None
-            self._unsaid = StreamedReply()
+            self._held.unsaid = StreamedReply()
         return receipt
 
     def _normalized(self, messages: Any) -> Addition:
@@ -287,7 +276,7 @@ class TurnSession:
     async def _stream(self, source: Any, on_stop: str, redact: Any) -> AsyncGenerator[Any, None]:
         reply = StreamedReply()
         held = self._held
-        self._unsaid = reply if on_stop == "keep" else StreamedReply()
+        held.unsaid = reply if on_stop == "keep" else StreamedReply()
 
         def text() -> Any:
             return redact(reply.text) if redact else reply.text
@@ -317,13 +306,16 @@ class TurnSession:
         if not record.is_ended:
             stamp = self._stamp if said.messages else None
             return said._replace(event=TurnEvent("stop", self.turn_id)).answering(stamp)
-        if said.messages and (record.answer is None or record.answer.text != self._unsaid.text):
+        if said.messages and (
+            record.answer is None or record.answer.text != self._held.unsaid.text
+        ):
             raise TurnClosedError(self.turn_id)
         return None
 
     def _stopped(self) -> Addition:
         """Return what was said before a stop, with results for its calls."""
-        message = self._unsaid.message() if self._unsaid.text else None
+        unsaid = self._held.unsaid
+        message = unsaid.message() if unsaid.text else None
         if message is None:
             return Addition()
         said = self._normalized(message)
@@ -480,12 +472,12 @@ class TurnSession:
         if self._renewing is not None:
             raise InvalidInputError("a session is entered once; call chat.turn again")
         self._enter()
-        note_entry(self)
+        note_entry(self._chat, self._held)
         return self
 
     def _enter(self, *, goes_on: Callable[[], bool] = lambda: True) -> None:
         """Renew the lease until the session is left, the lease is lost or `goes_on` returns False after a look."""
-        self._is_entered = True
+        self._held.is_entered = True
         self._looked = self._keeper.clock.monotonic()
         renew = partial(self._renew, goes_on)
         self._renewing = renewing(renew, every=CHECK_SECONDS, sleep=self._keeper.clock.sleep)
@@ -508,12 +500,12 @@ class TurnSession:
     ) -> (
         bool | None
     ):  # after a mere `bool` type checkers would call every name of the block possibly unbound
-        note_exit(self)
+        note_exit(self._held)
         await self._exit(error)
         return self.is_stopped and self._is_closed_by(error)
 
     async def _exit(self, error: BaseException | None) -> None:
-        self._is_entered = False
+        self._held.is_entered = False
         if self._renewing is not None:
             self._renewing.cancel()
         await settle(self._leave(error))
@@ -546,6 +538,15 @@ class TurnSession:
                 await self._keeper.writes.renew(self._held)
                 self._unrenewed = 0.0
         return not self._held.is_lost and goes_on()
+
+
+async def load_variant(views: PastViews, held: HeldTurn, policy: HistoryPolicy) -> History:
+    """Return the view of the variant that a worker makes, which no other view shows yet."""
+    entry = held.branch.totals.entries if held.branch else held.tail.entries
+    history, held.record_of_view = await views.of_variant(
+        held.scope, entry, policy, held.record_of_view
+    )
+    return history
 
 
 def _check_finished(message: BaseMessage, *, index: int) -> None:

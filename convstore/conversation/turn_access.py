@@ -11,10 +11,17 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from convstore.append.condition import Condition, IdsTaken
 from convstore.append.inputs import normalize_messages
-from convstore.conversation.entered import EnteredTurn
+from convstore.conversation.entered import (
+    Entered,
+    all_turns,
+    entered_turn,
+    find_turns_by,
+    turns_of,
+)
 from convstore.conversation.handle import Conversation
 from convstore.conversation.host import host_of
 from convstore.conversation.services import Services
+from convstore.conversation.turn import TurnSession
 from convstore.exceptions import (
     InvalidInputError,
     TurnClosedError,
@@ -27,7 +34,7 @@ from convstore.log.turn_record import TurnRecord
 from convstore.messages.filing import came_with, last_question, without_marks
 from convstore.runtime.background import settle
 from convstore.turns.held import Addition, HeldTurn
-from convstore.turns.streaming import Drafting
+from convstore.turns.streaming import Drafting, is_streaming
 from convstore.values.append_options import AppendOptions, Columns
 from convstore.values.models import Receipt, TurnState
 from convstore.values.stamps import ViewStamp
@@ -45,6 +52,22 @@ class TurnAccess:
         self.chat = chat
         self._scope = tuple(chat.scope.items())
 
+    find_by = staticmethod(find_turns_by)
+
+    @staticmethod
+    def of_session(session: TurnSession) -> Entered:
+        """Return the conversation of a session, and its turn."""
+        return session._chat, session._held
+
+    @staticmethod
+    def innermost() -> HeldTurn | None:
+        """Return the turn that was entered last and not left; None without one, and for the source of its stream.
+
+        A session's stream hears its source itself.
+        """
+        entered = [held for _, held in all_turns() if held.is_entered]
+        return entered[-1] if entered and not is_streaming() else None
+
     async def _services(self) -> Services:
         return await host_of(self.chat).services()
 
@@ -53,22 +76,19 @@ class TurnAccess:
 
         None without one, and if it is another one than these.
         """
-        entered = EnteredTurn.of(self.chat, *turn_ids)
-        return entered.held if entered else None
+        return entered_turn(self.chat, *turn_ids)
 
     def entered(self) -> HeldTurn | None:
         """Return the turn that this context has entered, not one that its run took; None without one."""
-        entered = EnteredTurn.of(self.chat, of_run=False)
-        return entered.held if entered else None
+        return entered_turn(self.chat, of_run=False)
 
     def begun(self, turn_id: str | None) -> HeldTurn | None:
         """Return a turn that this context has entered, though its session was left since; None if it has not."""
-        begun = EnteredTurn.begun(self.chat, turn_id)
-        return begun[-1].held if begun else None
+        return next(reversed(turns_of(self.chat, turn_id)), None)
 
     def check_not_left(self, turn_id: str | None) -> None:
         """Raise a TurnLostError if this task began within a session of a turn that was left meanwhile."""
-        if any(turn.is_left for turn in EnteredTurn.begun(self.chat, turn_id)):
+        if not all(held.is_entered for held in turns_of(self.chat, turn_id)):
             raise TurnLostError(str(turn_id))
 
     async def append(self, held: HeldTurn, messages: Sequence[BaseMessage], **how: Any) -> Receipt:

@@ -24,7 +24,7 @@ from langgraph.errors import GraphBubbleUp
 
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
-from convstore.integration import EnteredTurn, HeldTurn, RunTurn, TurnAccess
+from convstore.integration import HeldTurn, RunTurn, TurnAccess
 from convstore.types import History
 from convstore.values.scope import PATH
 from convstore.values.turns import Busy
@@ -311,13 +311,13 @@ async def _take(
         return turn.held
 
 
-def _sessions_of_run() -> list[Any]:
+def _turns_of_run() -> list[tuple[Conversation, HeldTurn]]:
     found = [_RUNS.turns[run_id] for run_id in reversed(_RUNS.around()) if run_id in _RUNS.turns]
-    return [turn.session for turns in found for turn in turns.held]
+    return [(turn.chat, turn.held) for turns in found for turn in turns.held]
 
 
 for _handler in (_RUNS, _ENDS):
     register_configure_hook(
         ContextVar(f"convstore_{type(_handler).__name__}", default=_handler), inheritable=True
     )
-EnteredTurn.find_by(_sessions_of_run)
+TurnAccess.find_by(_turns_of_run)

@@ -15,7 +15,7 @@ from convstore.readback.request import MAXIMUM_PAGE_TOKENS, Request
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import run_in_thread_if_long
-from convstore.sources.citations import ProviderCitation, provider_citations
+from convstore.sources.citations import provider_citations
 from convstore.sources.marks import MAX_CITED, marks_in
 from convstore.sources.source import URL_CHARACTERS
 from convstore.values.models import Source
@@ -40,12 +40,17 @@ async def read_citations(
     wanted = dict.fromkeys(own.get(number, number) for mark in marks for number in mark.numbers)
     wanted |= dict.fromkeys(cited.number for cited in given if cited.number)
     sources = await _sources(records.reader, pager, scope, list(wanted)[:MAX_CITED])
-    found = [
-        _numbered(mark.start, mark.end, number, sources.get(own.get(number, number)))
-        for mark in marks
-        for number in mark.numbers
-    ]
-    found += [_provided(cited, sources.get(cited.number or 0)) for cited in given]
+    found = list[Citation]()
+    for mark in marks:
+        for number in mark.numbers:
+            cited = Citation(start=mark.start, end=mark.end, given_by="number", number=number)
+            source = sources.get(own.get(number, number))
+            found.append(_of_source(cited, source, "title", "url"))
+    for start, end, title, url, quotation, given_number in given:
+        cited = Citation(
+            start=start, end=end, given_by="provider", title=title, url=url, quotation=quotation
+        )
+        found.append(_of_source(cited, sources.get(given_number or 0)))
     return sorted(found, key=lambda cited: (cited.start, cited.end))
 
 
@@ -97,25 +102,9 @@ def _source(cached: CachedConversation, source: EntrySource) -> Source:
     )
 
 
-def _numbered(start: int, end: int, number: int, source: Source | None) -> Citation:
-    cited = Citation(start=start, end=end, given_by="number", number=number)
+def _of_source(cited: Citation, source: Source | None, *names: str) -> Citation:
+    """Return a citation with the ids of its source, if the log has it, and with further fields of it."""
     if source is None:
         return cited
-    return _of_source(cited.model_copy(update={"title": source.title, "url": source.url}), source)
-
-
-def _provided(given: ProviderCitation, source: Source | None) -> Citation:
-    cited = Citation(
-        start=given.start,
-        end=given.end,
-        given_by="provider",
-        title=given.title,
-        url=given.url,
-        quotation=given.quotation,
-    )
-    return _of_source(cited, source) if source else cited
-
-
-def _of_source(cited: Citation, source: Source) -> Citation:
-    names = ("source_id", "tool_message_id", "child_id")
+    names = ("source_id", "tool_message_id", "child_id", *names)
     return cited.model_copy(update={name: getattr(source, name) for name in names})

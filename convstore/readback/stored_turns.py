@@ -78,10 +78,7 @@ class StoredTurn:
 
     def judge(self, log: Snapshot, later: Parts) -> None:
         """Find its messages and fold them, given all parts of it that follow a later question."""
-        self.parts = dict(sorted((self.range | later).items()))
-        self.logged = LoggedTurn(self.question, self.first.id)
-        for part in self.parts.values():
-            self._fold(part.entry, part.messages, log)
+        self._fold(log, later)
         self.logged.settle(log.tail)
         shown = {message.ordinal: message for message in self.logged.messages}
         for part in self.range.values():
@@ -92,12 +89,16 @@ class StoredTurn:
             }
         self.messages = sorted(shown.values(), key=_ordinal)
 
-    def _fold(self, entry: Entry, messages: Sequence[EntryMessage], log: Snapshot) -> None:
-        """Add what an entry has of it. Another variant that became active brings back how it had ended."""
-        self.logged.add(messages, log.active.event_of(entry) if self.question else None)
-        end = log.active.brought_back(entry)
-        if end is not None and self.question:
-            self.logged.settle(end)
+    def _fold(self, log: Snapshot, later: Parts) -> None:
+        """Fold active messages and events of its parts; a variant that became active brings back how it had ended."""
+        self.parts = dict(sorted((self.range | later).items()))
+        self.logged = LoggedTurn(self.question, self.first.id)
+        for entry, messages in self.parts.values():
+            active = [message for message in messages if log.active.has(message.ordinal)]
+            self.logged.add(active, log.active.event_of(entry) if self.question else None)
+            end = log.active.brought_back(entry)
+            if end is not None and self.question:
+                self.logged.settle(end)
 
     def judge_everything(
         self, log: Snapshot, later: Parts, without: Sequence[EntryMessage]
@@ -108,12 +109,7 @@ class StoredTurn:
         first question is also judged by the active messages `without` a turn that stand in rewound ones.
         """
         is_active = log.active.has(self.first.ordinal)
-        judged = log if is_active else Snapshot(log.cached, log.tail)
-        self.parts = dict(sorted((self.range | later).items()))
-        self.logged = LoggedTurn(self.question, self.first.id)
-        for part in self.parts.values():
-            seen = [message for message in part.messages if judged.active.has(message.ordinal)]
-            self._fold(part.entry, seen, judged)
+        self._fold(log if is_active else Snapshot(log.cached, log.tail), later)
         if is_active and not self.question:
             self.logged.add(without)
         self.logged.settle(log.tail)

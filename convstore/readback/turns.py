@@ -180,31 +180,27 @@ class Turns:
                 if held:
                     held[-1].extend(rest)
                 held += [turn for turn in turns if turn.first.ordinal > after]
-                for turn, parts in await self._with_later(log, held[:-1], before):
-                    yield await self._judged(log, turn, parts)
+                for turn in await self._judged(log, held[:-1], before):
+                    yield turn
                 held = held[-1:]
                 if held and held[0].first.ordinal >= before:
                     return
-        for turn, parts in await self._with_later(log, held, before):
-            yield await self._judged(log, turn, parts)
+        for turn in await self._judged(log, held, before):
+            yield turn
 
     async def _backward(
         self, log: Snapshot, after: int, before: int, *, at_once: int
     ) -> AsyncGenerator[StoredTurn, None]:
         """Yield the same turns, newest first. From the end of the log on, nothing has to be looked up."""
-        after_range = StoredTurn()
         seen = dict[int, Parts]()
         end = await self._end_of_turn(log, before, at_once)
+        later = seen if end > log.tail.entries else None
         async with aclosing(self._newest_first(log, end, at_once)) as batches:
-            async for entries in batches:
-                rest, turns = split(entries)
-                (turns[-1] if turns else rest).extend(after_range)
-                after_range = rest
+            async for entries, turns in batches:
                 add_later(seen, entries)
                 wanted = [turn for turn in turns if turn.first.ordinal > after]
-                later = seen if end > log.tail.entries else None
-                for turn, parts in await self._with_later(log, wanted[::-1], before, later=later):
-                    yield await self._judged(log, turn, parts)
+                for turn in await self._judged(log, wanted[::-1], before, later=later):
+                    yield turn
                 if len(wanted) < len(turns):
                     return
 
@@ -215,16 +211,12 @@ class Turns:
 
         Such a message may stand anywhere after its question, so the log is read from its end.
         """
-        after_range = StoredTurn()
         elsewhere = dict[int, Parts]()
         without = list[EntryMessage]()  # active, of no turn, and after no active question so far
         end = log.tail.entries + 1
         whole = Snapshot(log.cached, log.tail)
         async with aclosing(self._newest_first(whole, end, at_once)) as batches:
-            async for entries in batches:
-                rest, turns = split(entries)
-                (turns[-1] if turns else rest).extend(after_range)
-                after_range = rest
+            async for _, turns in batches:
                 for turn in reversed(turns):
                     if turn.first.ordinal <= after:
                         return
@@ -247,13 +239,21 @@ class Turns:
 
     async def _newest_first(
         self, log: Snapshot, end: int, at_once: int
-    ) -> AsyncGenerator[Sequence[Entry], None]:
-        """Yield the entries before a number with their active messages, newest first; each batch is in order."""
+    ) -> AsyncGenerator[tuple[Sequence[Entry], list[StoredTurn]], None]:
+        """Yield the entries before a number with their active messages, and the turns that begin in them.
+
+        The newest batch comes first; each is in order.
+        """
+        after_range = StoredTurn()
         while (end := log.active.read_before(end)) > 1:
             start = log.active.stretch_before(end, max(1, end - at_once))
             async with self._reader.reading(log.cached):
                 entries = await self._reader.entries(log.cached, start=start, before=end)
-            yield log.active.of(entries)
+            active = log.active.of(entries)
+            rest, turns = split(active)
+            (turns[-1] if turns else rest).extend(after_range)
+            after_range = rest
+            yield active, turns
             end = start
             at_once = grown(at_once)
 
@@ -271,32 +271,29 @@ class Turns:
                             return entry.number + 1
         return log.tail.entries + 1
 
-    async def _with_later(
+    async def _judged(
         self,
         log: Snapshot,
         turns: Sequence[StoredTurn],
         before: int,
         *,
         later: Mapping[int, Parts] | None = None,
-    ) -> list[tuple[StoredTurn, Parts]]:
-        """Return those of some turns that begin before an ordinal, each with its parts after later questions.
+    ) -> list[StoredTurn]:
+        """Return those of some turns that begin before an ordinal, judged.
 
-        `later` has these parts by turn; without it, one command looks them up.
+        `later` has their parts after later questions, by turn; without it, one command looks them up.
         """
         turns = [turn for turn in turns if turn.first.ordinal < before]
         if later is None:
             found = dict[int, Parts]()
             add_later(found, await self._later(log, turns))
             later = found
-        return [(turn, later.get(turn.question, {})) for turn in turns]
-
-    async def _judged(self, log: Snapshot, turn: StoredTurn, later: Parts) -> StoredTurn:
-        """Return a turn that is judged, given its parts after later questions."""
-        turn.judge(log, later)
-        if turn.question and log.active.has_long_gap(turn.question, turn.last):
-            for event in await self._reader.events_in_gaps(log, turn.first.id):
-                turn.logged.add((), event)
-        return turn
+        for turn in turns:
+            turn.judge(log, later.get(turn.question, {}))
+            if turn.question and log.active.has_long_gap(turn.question, turn.last):
+                for event in await self._reader.events_in_gaps(log, turn.first.id):
+                    turn.logged.add((), event)
+        return turns
 
     async def _later(self, log: Snapshot, turns: Sequence[StoredTurn]) -> Sequence[Entry]:
         """Return the entries with messages of turns after later questions. One command, none for the newest turn."""

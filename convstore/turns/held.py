@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
@@ -26,6 +26,7 @@ from convstore.turns.record_reader import FoundTurn
 from convstore.values.append_options import PLAIN, AppendOptions
 from convstore.values.scope import Scope
 from convstore.values.stamps import ViewStamp
+from convstore.wire.streams import StreamedReply
 
 
 class Addition(NamedTuple):
@@ -68,6 +69,9 @@ class HeldTurn:
         is_stopping: Somebody asked to stop.
         is_lost: Another worker took the lease, or this one gave it back, or must not write any more.
         exclusion: Why it must not: a migration excludes this process.
+        is_entered: The session of this worker was entered and not left.
+        unsaid: The reply that becomes the answer if the session is left because somebody asked to stop.
+        notes: What frameworks keep with the turn, by their classes.
         record_of_view: The record of the views of this variant, see `log.state`.
         is_unsure: An append may have been written, or may be written later.
         unsure: Ids of the messages of such appends.
@@ -93,6 +97,9 @@ class HeldTurn:
     is_stopping: bool = False
     is_lost: bool = False
     exclusion: SchemaVersionError | None = None
+    is_entered: bool = False
+    unsaid: StreamedReply = field(default_factory=StreamedReply)
+    notes: dict[type, Any] = field(default_factory=dict)
     is_unsure: bool = False
     unsure: set[str] = field(default_factory=set)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -170,6 +177,11 @@ class HeldTurn:
         self.record.add(entry.messages, [by_id[item.id] for item in entry.messages], event)
         self.unsure.difference_update(item.id for item in entry.messages)
         self.changed.set()
+
+    def forget(self, reply: StreamedReply) -> None:
+        """Make a reply no answer by a stop any more, unless another one is heard by now."""
+        if self.unsaid is reply:
+            self.unsaid = StreamedReply()
 
     def follow(self, lease: TurnLease | None) -> None:
         """Take over what a read of the lease says."""

@@ -89,10 +89,7 @@ class TurnKeeper:
     ) -> HeldTurn:
         """Take the lease, then store the question or read the turn; see `Conversation.turn`."""
         lease = self._lease(turn_id, variant=asked.variant if asked else "")
-
-        async def enter(held: HeldTurn) -> None:
-            await self._enter(held, question, asked)
-
+        enter = partial(self._enter, question=question, asked=asked)
         begins = bool(question) and not asked
         return await self._take_and_work(
             scope, lease, enter, begins=begins, busy=busy, seconds=seconds

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import KW_ONLY, dataclass, field
 from inspect import isawaitable
 from typing import Any
 
@@ -90,6 +91,7 @@ async def _close(source: Any, *tasks: asyncio.Future[Any]) -> None:
                 await asyncio.wait_for(closing, SETTLE_SECONDS)
 
 
+@dataclass(eq=False)
 class Drafting:
     """Writes what `text` returns as a draft, once a second, and once more after an error; drops it at the end.
 
@@ -100,41 +102,30 @@ class Drafting:
     replace that of another worker, or outlive its conversation. Nothing is written while `check` raises a StoreError.
     """
 
-    def __init__(
-        self,
-        drafts: Drafts,
-        conversation: str,
-        begun: Draft,
-        text: Callable[[], str],
-        *,
-        is_held: Callable[[], Awaitable[bool]],
-        check: Callable[[], Awaitable[None]],
-        sleep: Callable[[float], Awaitable[None]],
-        keeps: bool = False,
-    ) -> None:
-        self._drafts = drafts
-        self._conversation = conversation
-        self._begun = begun
-        self._text = text
-        self._is_held = is_held
-        self._check = check
-        self._sleep = sleep
-        self._keeps = keeps
-        self._writing = asyncio.Lock()
-        self._written: str | None = None
-        self._may_exist = False  # also after a write whose outcome is unknown
-        self._is_logged = False
+    drafts: Drafts
+    conversation: str
+    begun: Draft
+    text: Callable[[], str]
+    _: KW_ONLY
+    is_held: Callable[[], Awaitable[bool]]
+    check: Callable[[], Awaitable[None]]
+    sleep: Callable[[float], Awaitable[None]]
+    keeps: bool = False
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _written: str | None = None
+    _may_exist: bool = False  # also after a write whose outcome is unknown
+    _is_logged: bool = False
 
     async def __aenter__(self) -> Callable[[], Awaitable[None]]:
         self._repeating = asyncio.ensure_future(self._repeat())
         return self.drop
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        await settle(self._end(is_whole=error is None and not self._keeps))
+        await settle(self._end(is_whole=error is None and not self.keeps))
 
     async def _repeat(self) -> None:
         while True:
-            await self._sleep(DRAFT_SECONDS)
+            await self.sleep(DRAFT_SECONDS)
             async with self._writing:
                 await self.write()
 
@@ -149,8 +140,8 @@ class Drafting:
     async def write(self) -> None:
         """Write what the text is now, unless it was written already."""
         try:
-            now = self._text()[:DRAFT_CHARACTERS]
-            await self._check()
+            now = self.text()[:DRAFT_CHARACTERS]
+            await self.check()
             if now and now != self._written:
                 await self._store(now)
         except StoreError:
@@ -159,12 +150,12 @@ class Drafting:
             self._log(error)
 
     async def _store(self, now: str) -> None:
-        draft = self._begun._replace(text=now)
+        draft = self.begun._replace(text=now)
         if self._written is not None:
-            await self._drafts.write(self._conversation, draft)
-        elif await self._is_held():
+            await self.drafts.write(self.conversation, draft)
+        elif await self.is_held():
             self._may_exist = True
-            await self._drafts.begin(self._conversation, draft)
+            await self.drafts.begin(self.conversation, draft)
         else:
             return
         self._written = now
@@ -174,7 +165,7 @@ class Drafting:
             self._is_logged = True
             _LOGGER.warning(
                 "conversation %s has no drafts, as their redactor raises %s",
-                self._conversation,
+                self.conversation,
                 type(error).__name__,
             )
 
@@ -182,5 +173,5 @@ class Drafting:
         """Delete the draft, if there may be one."""
         if self._may_exist:
             with suppress(StoreError):
-                await self._check()
-                await self._drafts.drop(self._conversation, self._begun)
+                await self.check()
+                await self.drafts.drop(self.conversation, self.begun)

@@ -209,8 +209,8 @@ async def _lapse_of_lease() -> None:
     [turn] = turns.held
     assert turn._unattended < 900.0
     turn._unattended += 900.0
-    assert turn.session._renewing
-    await turn.session._renewing
+    assert turn._session._renewing
+    await turn._session._renewing
 
 
 async def test_the_next_question_is_taken_at_once_after_any_way_out(chat: Conversation) -> None:

@@ -24,7 +24,7 @@ from convstore import Conversation
 from convstore.exceptions import InvalidInputError
 from convstore.ext.around import NO_STREAM, is_asking
 from convstore.ext.run_turns import has_loop
-from convstore.integration import EnteredTurn, HeldTurn, TurnAccess
+from convstore.integration import HeldTurn, TurnAccess
 from convstore.wire.streams import StreamedReply
 
 
@@ -95,17 +95,17 @@ class Joined:
 
 def check_entered(chat: Conversation) -> None:
     """Raise an error if the turn that the caller of a graph entered is to be stopped, or was taken over."""
-    entered = EnteredTurn.of(chat)
-    if entered is not None:
-        Joined(chat, entered.held, None).check()
+    held = TurnAccess(chat).held()
+    if held is not None:
+        Joined(chat, held, None).check()
 
 
 def join_turn(chat: Conversation, *turn_ids: str | None) -> Joined | None:
     """Let a graph work in the turn that its caller entered, or its run holds, one of these if any are given."""
-    entered = EnteredTurn.of(chat, *turn_ids)
-    if entered is None:
+    held = TurnAccess(chat).held(*turn_ids)
+    if held is None:
         return None
-    joined: Joined = entered.notes.setdefault(Joined, Joined(chat, entered.held, None))
+    joined: Joined = held.notes.setdefault(Joined, Joined(chat, held, None))
     return joined
 
 
@@ -113,7 +113,6 @@ def join_turn(chat: Conversation, *turn_ids: str | None) -> Joined | None:
 class _Call:
     """A call of a model that is heard, in a turn."""
 
-    entered: EnteredTurn
     joined: Joined
     reply: StreamedReply = field(default_factory=StreamedReply)
     done: asyncio.Event = field(default_factory=asyncio.Event)
@@ -143,15 +142,15 @@ class Hearing(BaseCallbackHandler):
         **__: Any,
     ) -> None:
         """Hear a call of a node; an error if the turn is to be stopped."""
-        entered = EnteredTurn.innermost()
-        if entered is None or entered.held.record.is_finished or is_asking():
+        held = TurnAccess.innermost()
+        if held is None or held.record.is_finished or is_asking():
             return
-        joined: Joined | None = entered.notes.get(Joined)
+        joined: Joined | None = held.notes.get(Joined)
         if joined is None or "langgraph_node" not in (metadata or {}) or NO_STREAM in (tags or ()):
             return
         joined.check()
-        call = self._calls[run_id] = joined.calls[run_id] = _Call(entered, joined)
-        entered.hear(call.reply)
+        call = self._calls[run_id] = joined.calls[run_id] = _Call(joined)
+        held.unsaid = call.reply
         if has_loop():
             joined.begin_draft(call.reply, call.done)
 
@@ -176,13 +175,13 @@ class Hearing(BaseCallbackHandler):
                 message = getattr(generation, "message", None)
                 if isinstance(message, AIMessage):
                     call.joined.said |= {text for text in (message.id, message.text) if text}
-        call.entered.forget(call.reply)  # a node appends it, or it is no reply to the user
+        call.joined.held.forget(call.reply)  # a node appends it, or it is no reply to the user
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Forget a call that failed; what it said by a stop is the answer."""
         call = self._end(run_id)
         if call is not None and not call.joined.held.must_stop:
-            call.entered.forget(call.reply)
+            call.joined.held.forget(call.reply)
 
     def _end(self, run_id: UUID) -> _Call | None:
         call = self._calls.pop(run_id, None)

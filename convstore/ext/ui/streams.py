@@ -31,7 +31,7 @@ from convstore.ext.ui.ai_sdk import AISDKEncoder
 from convstore.ext.ui.messages import newest, ui_messages
 from convstore.ext.ui.requests import UIRequest
 from convstore.ext.ui.turns import ANSWER, Event, Format, Outcome, TurnReader
-from convstore.integration import EnteredTurn, TurnAccess, host_of
+from convstore.integration import TurnAccess, host_of
 from convstore.types import StoredMessage, TurnCall, TurnSession, TurnState
 from convstore.values.scope import MAX_IDS
 from convstore.wire.streams import StreamedReply
@@ -75,7 +75,8 @@ async def ui_stream(
     ai_sdk = AISDKEncoder(turn.turn_id, request.shown)
     ag_ui = AGUIEncoder(request.thread_id, request.run_id, request.shown)
     encoder = ai_sdk if request.format == "ai-sdk" else ag_ui
-    screen = _Screen(EnteredTurn(turn).chat, turn.turn_id, encoder, request.client_tools)
+    chat, _ = TurnAccess.of_session(turn)
+    screen = _Screen(chat, turn.turn_id, encoder, request.client_tools)
     task = asyncio.create_task(_Answer(turn, screen, events).run(chunks, on_error))
     _ANSWERING.add(task)
     task.add_done_callback(_ANSWERING.discard)
@@ -239,7 +240,7 @@ class _Answer:
             await asyncio.gather(looking, return_exceptions=True)
 
     async def _look(self) -> None:
-        changed = EnteredTurn(self._turn).held.changed
+        changed = TurnAccess.of_session(self._turn)[1].changed
         while await changed.wait():
             changed.clear()
             await self._take()
