@@ -51,6 +51,7 @@ from convstore.values.scope import (
     check_id,
     check_ids,
     check_number,
+    check_ordinals,
     child_scope,
 )
 from convstore.values.stamps import TurnOutline, ViewStamp
@@ -143,8 +144,7 @@ class Conversation:
             StoreUnavailableError: The server did not answer; retry the call.
         """
         options = check_options(on_unencodable, on_source_clash, stamp, turn)
-        if after is not None:
-            check_number(after, name="after", minimum=0, maximum=2**53)
+        check_ordinals(after=after)
         _, whole, items = read_batch(messages, key=key)
         writer = (await self._services()).writer
         try:

@@ -138,12 +138,12 @@ class Services:
         self.rewinder = Rewinder(ends, refresher, self.summaries.reselect)
         self.activator = Activator(reader, self.rewinder)
         self.forker = Forker(ends, self.rewinder, tombstones, Copies(driver))
-        self.variants = variants = Variants(reader, self.writer, self.rewinder)
+        self.turn_records = TurnRecordReader(reader, self.turns)
+        self.variants = variants = Variants(reader, self.turn_records, self.writer, self.rewinder)
         self.watcher = Watcher(
             self.records, self.turns, variants, leases=leases, drafts=drafts, changes=self.changes
         )
         self.ends = EndReader(states, drafts, self.watcher)
-        self.turn_records = TurnRecordReader(reader, self.turns)
         self.turn_keeper = TurnKeeper(ends, leases, drafts, self.turn_records, variants)
         self.decisions = Decisions(self.turn_records, variants)
         self.catalog = Catalog(reader)

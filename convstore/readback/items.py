@@ -16,7 +16,7 @@ from convstore.mongo.keys import entry_id
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.log_records import StoredItem
-from convstore.values.scope import Scope, check_choice, check_number
+from convstore.values.scope import Scope, check_choice, check_ordinals
 
 _END = 2**53
 _PAGE = 100
@@ -34,8 +34,9 @@ async def read_items(
 ) -> AsyncGenerator[StoredItem]:
     """Iterate over the active items of a log, or over all; see `Conversation.items`."""
     check_choice(everything, True, False, name="rewound")
-    low = 0 if after is None else check_number(after, name="after", minimum=0, maximum=_END)
-    high = _END if before is None else check_number(before, name="before", minimum=0, maximum=_END)
+    check_ordinals(after=after, before=before)
+    low = after or 0
+    high = _END if before is None else before
     if (cached := await reader.find(scope)) is None:
         return
     async with reader.reading(cached):

@@ -27,7 +27,7 @@ from convstore.sources.places import read_item
 from convstore.sources.source import FoundSource
 from convstore.values.json_form import new_model
 from convstore.values.models import Source, StoredMessage, ToolRecord
-from convstore.values.scope import Scope, check_choice, check_number
+from convstore.values.scope import Scope, check_choice, check_number, check_ordinals
 
 _LEFT_OUT = "too large for a page; get_tool_messages gives it whole"
 _MAX_NAMED = 5
@@ -145,8 +145,7 @@ class Records:
         given = {name: ordinal for name, ordinal in span.items() if ordinal is not None}
         if len(given) > 1:
             raise InvalidInputError("pass only one of before=, after= and around=")
-        for name, ordinal in given.items():
-            check_number(ordinal, name=name, minimum=0, maximum=2**53)
+        check_ordinals(**given)
         check_number(limit, name="limit", minimum=1, maximum=_MAX_PAGE)
         cached = await self.reader.find(scope)
         if cached is None:

@@ -31,7 +31,7 @@ from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot, grown
 from convstore.values.models import Turn
 from convstore.values.policy import HistoryPolicy
-from convstore.values.scope import Scope, check_choice, check_number
+from convstore.values.scope import Scope, check_choice, check_number, check_ordinals
 from convstore.values.stamps import TurnOutline
 from convstore.values.turns import TurnCall
 
@@ -92,9 +92,7 @@ class Turns:
         Only active ones with their active messages, unless `everything` is true.
         """
         check_choice(everything, True, False, name="rewound")
-        for name, value in (("after", after), ("before", before), ("limit", limit)):
-            if value is not None:
-                check_number(value, name=name, minimum=0, maximum=_MAX_NUMBER)
+        check_ordinals(after=after, before=before, limit=limit)
         found = self._turns_between(
             scope, after, before, limit, newest_first=newest_first, everything=everything
         )
@@ -105,8 +103,7 @@ class Turns:
     async def outline(self, scope: Scope, *, before: int | None, limit: int) -> list[TurnOutline]:
         """Return what is known of the last turns that begin before an ordinal without their contents, in order."""
         check_number(limit, name="limit", minimum=1, maximum=_MAX_OUTLINE)
-        if before is not None:
-            check_number(before, name="before", minimum=0, maximum=_MAX_NUMBER)
+        check_ordinals(before=before)
         async with aclosing(
             self._turns_between(scope, None, before, limit, newest_first=True)
         ) as turns:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from convstore.exceptions import InvalidInputError
 from convstore.index.words import query_groups
 from convstore.messages.encoding import MESSAGE_TYPES
-from convstore.values.scope import check_number
+from convstore.values.scope import check_number, check_ordinals
 
 _MAX_HITS = 200
 
@@ -50,9 +50,7 @@ def search_request(
     if not isinstance(text, str):
         raise InvalidInputError(f"text must be a str, not {type(text).__name__}")
     check_number(limit, name="limit", minimum=1, maximum=_MAX_HITS)
-    for name, ordinal in (("before", before), ("after", after)):
-        if ordinal is not None:
-            check_number(ordinal, name=name, minimum=0, maximum=2**53)
+    check_ordinals(before=before, after=after)
     return SearchRequest(
         tuple(query_groups(text)),
         limit,

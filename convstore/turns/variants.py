@@ -10,7 +10,7 @@ The module is long because a variant is begun, continued, made active and listed
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
@@ -38,12 +38,11 @@ from convstore.mongo.turn_leases import TurnLease
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot, check_question
 from convstore.runtime.places import Place, place_at, place_of, standing_at
-from convstore.turns.record_reader import FoundTurn
-from convstore.values.scope import Scope, check_id, check_number
+from convstore.turns.record_reader import FoundTurn, TurnRecordReader
+from convstore.values.scope import Scope, check_id, check_number, check_ordinals
 from convstore.values.turns import TurnCall, Variant
 
 _MAX_VARIANTS = 200
-_FEW = 10
 _SPARE = 20
 """Entries that one command reads besides one for each place of a page."""
 
@@ -62,8 +61,11 @@ class Variants:
         writer: Appends their entries.
     """
 
-    def __init__(self, reader: LogReader, writer: Writer, rewinder: Rewinder) -> None:
+    def __init__(
+        self, reader: LogReader, records: TurnRecordReader, writer: Writer, rewinder: Rewinder
+    ) -> None:
         self._reader = reader
+        self._records = records
         self.writer = writer
         self._rewinder = rewinder
 
@@ -83,8 +85,7 @@ class Variants:
         """Return a page of the variants at the place of a turn; see `Conversation.variants`."""
         check_id(turn_id, name="turn_id")
         check_number(limit, name="limit", minimum=1, maximum=_MAX_VARIANTS)
-        if before_number is not None:
-            check_number(before_number, name="before_number", minimum=0, maximum=2**53)
+        check_ordinals(before_number=before_number)
         log, question, standing, is_shown = await self._place(scope, turn_id)
         end = standing.variants + 1
         if before_number is not None:
@@ -237,13 +238,8 @@ class Variants:
             raise TurnConflictError(turn_id)
         if not log.active.has(ordinal):
             raise UnknownMessageError(question.message.id, begins_turn=True)
-        last = ordinal
-        record = TurnRecord.of(turn_id, 0)
-        if asked.instead_of:
-            last -= 1
-        else:
-            first = [question.message]
-            record.add(first, await self._reader.decode_all(log.cached, first))
+        last = ordinal - 1 if asked.instead_of else ordinal
+        record = await self._record(place, turn_id, asked.variant)
         entry, point = await self._point(log, question, is_after=not asked.instead_of)
         event = TurnEvent("append", turn_id, first_turn=place.standing.place, variant=asked.variant)
         totals = replace(continued(log.tail, point), over="")
@@ -303,26 +299,28 @@ class Variants:
         log = place.log
         standing = place.standing
         event = EVENT.of(own[0]) or TurnEvent("", "")
-        question = place.question
         began = await self._reader.snapshot(log.cached, own[0].totals)
         branch = branch_of(own, began.active)._replace(standing=standing)
-        record = TurnRecord.of(event.turn, 0)
-        if event.turn == question.message.id != event.variant:
-            first = [question.message]
-            record.add(first, await self._reader.decode_all(log.cached, first))
         was_shown = any(BRANCH.of(entry) is None for entry in own)
-        stands = was_shown and place.is_shown and standing.shown.variant == event.variant
-        for entry in log.active.of(own) if stands else own:
-            record.add(
-                entry.messages,
-                await self._reader.decode_all(log.cached, entry.messages),
-                EVENT.of(entry),
-            )
-        if stands:
-            await self._follow(record, log, own[-1].number + 1)
-        elif was_shown and not record.is_ended:  # something else was shown since then
-            record.fold.add((), TurnEvent("finish", event.turn, question=record.fold.question))
+        if was_shown and place.is_shown and standing.shown.variant == event.variant:
+            record = (await self._records.read(log.cached.scope, event.turn)).record
+        else:
+            record = await self._record(place, event.turn, event.variant)
+            for entry in own:
+                decoded = await self._reader.decode_all(log.cached, entry.messages)
+                record.add(entry.messages, decoded, EVENT.of(entry))
+            if was_shown and not record.is_ended:  # something else was shown since then
+                end = TurnEvent("finish", event.turn, question=record.fold.question)
+                record.fold.add((), end)
         return FoundTurn(record, log.tail, await self._counted(log, branch), was_shown)
+
+    async def _record(self, place: Place, turn_id: str, variant: str) -> TurnRecord:
+        """Return the record of a variant without its own messages: another answer has the question of its turn."""
+        record = TurnRecord.of(turn_id, 0)
+        question = place.question.message
+        if turn_id == question.id != variant:
+            record.add([question], await self._reader.decode_all(place.log.cached, [question]))
+        return record
 
     async def hidden(
         self, scope: Scope, turn_id: str, variant: str
@@ -336,17 +334,6 @@ class Variants:
         own = await self._entries(place.log, place.standing.place, [variant])
         messages = (await self._found(place, own)).record.messages if own else []
         return messages, place.standing.shown.turn
-
-    async def _follow(self, record: TurnRecord, log: Snapshot, start: int) -> None:
-        """Add what was appended to a turn from an entry on, up to the next question."""
-        async with aclosing(self._reader.batches(log, start=start, at_once=_FEW)) as batches:
-            async for entries in batches:
-                for entry in entries:
-                    decoded = await self._reader.decode_all(log.cached, entry.messages)
-                    event = None if BRANCH.of(entry) else EVENT.of(entry)
-                    record.add(entry.messages, decoded, event)
-                if record.fold.is_superseded:
-                    return
 
     async def pending(self, scope: Scope, turn_id: str) -> list[FoundTurn]:
         """Return the variants at the place of a turn that are not finished, and may become active, newest first."""

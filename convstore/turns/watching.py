@@ -29,7 +29,7 @@ from convstore.runtime.log_reader import Snapshot
 from convstore.turns.record_reader import FoundTurn
 from convstore.turns.variants import Variants
 from convstore.values.models import ConversationUpdate, StoredMessage, TurnState
-from convstore.values.scope import Scope, check_number
+from convstore.values.scope import Scope, check_number, check_ordinals
 
 _MAX_LIMIT = 1_000
 
@@ -115,8 +115,7 @@ class Watcher:
     ) -> AsyncGenerator[ConversationUpdate]:
         """Yield what changes; see `Conversation.watch`."""
         check_number(limit, name="limit", minimum=1, maximum=_MAX_LIMIT)
-        if after is not None:
-            check_number(after, name="after", minimum=0, maximum=2**53)
+        check_ordinals(after=after)
         told: _Told | None = None
         with self._changes.watched() as watched:
             while True:

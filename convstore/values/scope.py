@@ -106,6 +106,13 @@ def check_number(value: int, *, name: str, minimum: int, maximum: int | None = N
     return value
 
 
+def check_ordinals(**given: int | None) -> None:
+    """Raise an InvalidInputError for an ordinal that is not a whole number from 0; None is allowed."""
+    for name, ordinal in given.items():
+        if ordinal is not None:
+            check_number(ordinal, name=name, minimum=0, maximum=2**53)
+
+
 def check_scope_keys(keys: Sequence[str]) -> tuple[str, ...]:
     """Return a store's scope keys as a tuple; raise an InvalidScopeError for any other than a few different names.
 
