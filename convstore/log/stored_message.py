@@ -141,7 +141,7 @@ class KeptMessage(Look):
 
 def shorten(codec: Codec, message: EntryMessage, payloads: Mapping[str, str]) -> BaseMessage:
     """Return a message as views of finished turns show it: as its stub, with placeholders, or unchanged."""
-    return Form(message, whole=False, stub=message.stub).decode(codec, payloads)[0]
+    return Form(message).decode(codec, payloads)[0]
 
 
 def payload_runs(messages: Sequence[EntryMessage]) -> list[int]:
@@ -173,14 +173,13 @@ def payload_needed(
 
 
 class Form(NamedTuple):
-    """The form in which one message is shown: in full, as a stub, or as a policy shows messages of finished turns.
+    """The form in which one message is shown: in full, or as a policy shows messages of finished turns.
 
     `arguments` says whether call arguments above `shorten_over` tokens are shortened, too.
     """
 
     message: EntryMessage
-    whole: bool
-    stub: str | None = None
+    whole: bool = False
     has_media: bool = False
     shorten_over: int | None = None
     arguments: Arguments = "kept"
@@ -191,15 +190,10 @@ class Form(NamedTuple):
             payload = payloads[self.message.id] if self.message.payload else None
             whole = read_message(codec, self.message, payload)
             return without_mark(whole), Look(self.message.tokens)
-        if self.stub is not None:
-            return self._stubbed(codec, self.stub)
+        if (stub := self.message.stub) is not None:
+            decoded = without_mark(read_message(codec, self.message))
+            return with_stub(leave_out(decoded), stub), Look(self.message.view_tokens, is_stub=True)
         return self._as_finished(codec, self._shown_part(payloads.get(self.message.id)))
-
-    def _stubbed(self, codec: Codec, stub: str) -> Shown:
-        message = self.message
-        stubbed = with_stub(leave_out(without_mark(read_message(codec, message))), stub)
-        tokens = message.view_tokens if stub == message.stub else None
-        return stubbed, Look(tokens, is_stub=True)
 
     def _shown_part(self, payload: str | None) -> str | None:
         """Return the part of a payload that views of finished turns show; all of it if media are shown."""

@@ -185,7 +185,7 @@ class Decoder:
     def _decode(self, message: EntryMessage, showing: Showing) -> Shown:
         if showing.room is not None:
             return self._cut(message, showing)
-        shown, look = self._form(message, showing.whole).decode(self._codec, self.payloads)
+        shown, look = self._form(message, whole=showing.whole).decode(self._codec, self.payloads)
         if message.is_estimate and not look.is_stub:
             look.tokens = None
         return shown, look
@@ -310,13 +310,11 @@ class Decoder:
         short = message.tokens * (sum(lengths) - sum(long)) // max(1, sum(lengths) + uncut)
         return least + short + room * max(1, len(long))
 
-    def _form(self, message: EntryMessage, whole: bool) -> Form:
-        if whole:
+    def _form(self, message: EntryMessage, *, whole: bool) -> Form:
+        if whole or message.type == "tool":
             return Form(message, whole)
-        policy = self.policy
-        if message.type != "tool":
-            return Form(message, False, None, policy.media == "never", policy.shorten_over)
-        return Form(message, False, message.stub)
+        has_media = self.policy.media == "never"
+        return Form(message, has_media=has_media, shorten_over=self.policy.shorten_over)
 
 
 def payloads_needed(
