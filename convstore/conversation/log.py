@@ -29,8 +29,8 @@ from convstore.turns.variants import VariantRequest
 from convstore.values.append_options import AppendOptions, Columns
 from convstore.values.log_records import (
     LogChange,
-    LogMessage,
     PlacedItem,
+    RecordItem,
     StoredId,
     StoredItem,
 )
@@ -78,7 +78,7 @@ class ConversationLog:
         services, cached = await self._found()
         await services.refresher.refresh(cached, await services.reader.tail(cached))
 
-    async def read(self, snapshot: Totals, changes: LogChanges) -> AsyncGenerator[LogMessage, None]:
+    async def read(self, snapshot: Totals, changes: LogChanges) -> AsyncGenerator[RecordItem, None]:
         """Iterate over the messages up to an entry, whose totals are given, in order and in batches.
 
         `changes` get what entries did besides.
@@ -87,7 +87,8 @@ class ConversationLog:
             ConversationDeletedError: The conversation was deleted meanwhile.
         """
         services, cached = await self._found()
-        page = list[LogMessage]()
+        page = list[RecordItem]()
+        first = 1
         changed = 0
         reading = services.reader.walk(self._scope, snapshot, fields=_WHOLE)
         async with aclosing(reading) as entries:
@@ -97,11 +98,12 @@ class ConversationLog:
                 if entry.messages or entry.is_rewind:
                     changed = entry.number
                 if len(page) >= _PAGE:
-                    for message in await self._with_annotations(services, cached, page):
-                        yield message
+                    for item in await self._annotated(services, cached, page, first):
+                        yield item
+                    first += len(page)
                     page = []
-        for message in await self._with_annotations(services, cached, page):
-            yield message
+        for item in await self._annotated(services, cached, page, first):
+            yield item
 
     async def skim(self) -> AsyncGenerator[StoredMessage, None]:
         """Iterate over calls, results and rewound answers as `list_messages` shows them, without their other columns.
@@ -303,21 +305,20 @@ class ConversationLog:
         cached: CachedConversation,
         entry: Entry,
         changed: int,
-    ) -> list[LogMessage]:
+    ) -> list[RecordItem]:
         """Return the messages of an entry; `changed` is the last entry before it with messages or a rewind."""
         async with services.reader.reading(cached):
             messages = await services.reader.decode_all(cached, entry.messages)
         stamps = [stamp_of(cached.conversation, stored) for stored in entry.messages]
         return [
-            LogMessage(
+            RecordItem(
                 message=message,
-                ordinal=stored.ordinal,
+                at=entry.at,
                 entry=entry.number,
                 turn=stored.turn,
                 unseen=stored.unseen,
                 added_to=stored.answers if stored.is_added else "",
                 is_failed=stored.is_failed if stored.type == "tool" else None,
-                created_at=entry.at,
                 # Results of the retrieval tool repeat earlier source ids and own none.
                 sources="" if stored.tool == RETRIEVAL_TOOL else stored.sources,
                 stamp=stamp if stamp and stamp.entry >= changed else None,
@@ -325,11 +326,15 @@ class ConversationLog:
             for stored, message, stamp in zip(entry.messages, messages, stamps, strict=True)
         ]
 
-    async def _with_annotations(
-        self, services: Services, cached: CachedConversation, page: Sequence[LogMessage]
-    ) -> list[LogMessage]:
-        found = await services.annotator.of(cached, [message.ordinal for message in page])
-        return [replace(message, annotations=found.get(message.ordinal, {})) for message in page]
+    async def _annotated(
+        self, services: Services, cached: CachedConversation, page: Sequence[RecordItem], first: int
+    ) -> list[RecordItem]:
+        """Return messages with their annotations; `first` is the ordinal of the first one."""
+        found = await services.annotator.of(cached, [*range(first, first + len(page))])
+        return [
+            replace(item, annotations=found.get(ordinal, {}))
+            for ordinal, item in enumerate(page, first)
+        ]
 
 
 def restored_facts(facts: Sequence[LogChange], codec: Codec) -> Facts:

@@ -42,10 +42,9 @@ from convstore.transfer.records import (
     DAMAGED,
     BadRecord,
     ConversationRecord,
-    RecordItem,
 )
 from convstore.types import ConversationInfo, LogItem, StoredItem, Summary
-from convstore.values.log_records import LogChange, LogMessage, PlacedItem
+from convstore.values.log_records import LogChange, PlacedItem, RecordItem
 from convstore.values.plain import counted
 from convstore.values.scope import id_problem
 from convstore.values.stamps import read_stamp, write_stamp
@@ -77,32 +76,34 @@ def begin_line(codec: Codec, info: ConversationInfo, *, state: Mapping[str, Any]
 
 
 def message_line(
-    codec: Codec, message: LogMessage, *, entry: int, turn_before: int | None = None
+    codec: Codec, item: RecordItem, *, ordinal: int, entry: int, turn_before: int | None = None
 ) -> bytes:
-    """Return the line of one message, with the number of its entry in the archive.
+    """Return the line of one message, with its ordinal and the number of its entry in the archive.
 
     `turn_before` is the turn of the message before it, None for the first one.
     """
+    message: Any = item.message
+    at: Any = item.at  # each message of a log has one
     parts = {
-        "message": _pack(codec, fields_of(message.message)),
-        "ordinal": str(message.ordinal),
+        "message": _pack(codec, fields_of(message)),
+        "ordinal": str(ordinal),
         "entry": str(entry),
-        "at": json.dumps(message.created_at.isoformat()),
+        "at": json.dumps(at.isoformat()),
     }
-    if message.turn != turn_before:
-        parts["turn"] = str(message.turn)
-    if message.unseen:
-        parts["unseen"] = str(message.unseen)
-    if message.added_to:
-        parts["added_to"] = json.dumps(message.added_to)
-    if message.is_failed is not None:
-        parts["failed"] = json.dumps(message.is_failed)
-    if message.sources:
-        parts["sources"] = json.dumps(message.sources)
-    if message.annotations:
-        parts["annotations"] = _pack(codec, dict(message.annotations))
-    if message.stamp and not message.stamp.summary:
-        parts["stamp"] = write_stamp(message.stamp.model_copy(update={"entry": 0}))
+    if item.turn != turn_before:
+        parts["turn"] = str(item.turn)
+    if item.unseen:
+        parts["unseen"] = str(item.unseen)
+    if item.added_to:
+        parts["added_to"] = json.dumps(item.added_to)
+    if item.is_failed is not None:
+        parts["failed"] = json.dumps(item.is_failed)
+    if item.sources:
+        parts["sources"] = json.dumps(item.sources)
+    if item.annotations:
+        parts["annotations"] = _pack(codec, dict(item.annotations))
+    if item.stamp and not item.stamp.summary:
+        parts["stamp"] = write_stamp(item.stamp.model_copy(update={"entry": 0}))
     return _line(parts)
 
 

@@ -217,14 +217,14 @@ class _Export:
         messages = entry = last = (
             0  # entries without messages do not count: an import writes its own
         )
-        async for message in log_of(chat).read(end, changes):
-            entry = entry + (message.entry != last)
-            last = message.entry
-            messages = message.ordinal
-            file.write(message_line(codec, message, entry=entry, turn_before=turn))
-            turn = message.turn
-        async for item in log_of(chat).items():
-            file.write(item_line(codec, item, after=min(item.after, messages)))
+        async for item in log_of(chat).read(end, changes):
+            messages += 1
+            entry += item.entry != last
+            last = item.entry
+            file.write(message_line(codec, item, ordinal=messages, entry=entry, turn_before=turn))
+            turn = item.turn
+        async for other in log_of(chat).items():
+            file.write(item_line(codec, other, after=min(other.after, messages)))
         name = json.dumps(info.scope, ensure_ascii=False)
         for kind in sorted(changes.left_out):
             reason = (

@@ -65,12 +65,7 @@ from convstore.transfer.records import (
     Problem,
     ScopeRule,
 )
-from convstore.transfer.second_import import (
-    differences,
-    items_at_end,
-    missing_items,
-    rewound_ids,
-)
+from convstore.transfer.second_import import differences, rewound_ids
 from convstore.values.log_records import LogChange, PlacedItem, StoredId
 from convstore.values.plain import counted
 from convstore.values.ranges import has, joined
@@ -322,7 +317,9 @@ class _ConversationImport:
         self.known = 0
         self.written = 0
         self._differences: list[str] = []
+        self._kept: list[str] = []
         self._stored: dict[str, StoredId] = {}
+        self._stored_items: set[str | None] = set()
         self._rewound: set[str] = set()
 
     async def run(self) -> list[str]:
@@ -361,9 +358,13 @@ class _ConversationImport:
         await self._describe()
         await self._annotate()
         if known:
-            self._differences += await differences(
-                self._chat, self._log, self._record, known, self._stored
-            )
+            if missing := len(self._missing_items()):
+                between = "between messages that were stored before"
+                self._differences.append(f"not imported: {counted(missing, 'item')} {between}")
+            self._differences += await differences(self._log, self._record, known, self._stored)
+        if self._kept:
+            names = ", ".join(self._kept)
+            self._differences.append(f"kept as they were, the source has others: {names}")
 
     async def _look(self) -> tuple[int, int]:
         """Count the stored messages of the record, which must be first and last in the log, and all stored ones."""
@@ -371,6 +372,8 @@ class _ConversationImport:
         if not entries:
             return 0, 0
         self._stored = await self._log.find([message.id for message in self._messages])
+        if self._record.items:
+            self._stored_items = {item.id async for item in self._log.items()}
         self._check_content()
         found = [message for message in self._messages if self._is_stored(message, entries)]
         if new := len(self._messages) - len(found):
@@ -429,7 +432,7 @@ class _ConversationImport:
         """Append the missing messages batch by batch. A rewind after a batch is repeated before the next one."""
         done = 0
         if not self._messages:
-            await self._append_items(await missing_items(self._log, self._record))
+            await self._append_items(self._missing_items())
         await self._make_changes(None, is_known=stored > 0)
         for batch in batches_of(self._record, self._messages):
             new = batch.messages[max(0, self.known - done) :]
@@ -468,15 +471,24 @@ class _ConversationImport:
         ordinal = self._stored[last.id].ordinal if last else 0
         return [change for change in changes if change.ordinal == ordinal]
 
+    def _missing_items(self) -> list[PlacedItem]:
+        """Return the items of the record that the log lacks."""
+        return [each for each in self._record.items if each.item.id not in self._stored_items]
+
     async def _append_late_items(self, batch: Batch) -> None:
+        """Append the items after the last message of a batch that the log lacks."""
+        last = len(batch.messages)
+        following = {each.item.id for each in batch.items if each.position == last}
         with as_of(batch.at):
-            await self._append_items(await items_at_end(self._log, self._record, batch))
+            await self._append_items(
+                [each for each in self._missing_items() if each.item.id in following]
+            )
 
     async def _append_items(self, items: Sequence[PlacedItem]) -> None:
-        """Append items that the log lacks after its last message."""
+        """Append items after the last message of the log."""
         if items:
-            placed = [item._replace(position=0) for item in items]
-            await self._log.append((), items=placed)
+            await self._log.append((), items=[item._replace(position=0) for item in items])
+            self._stored_items |= {item.item.id for item in items}
 
     async def _append_batch(self, batch: Batch, new: Sequence[ReadyMessage]) -> None:
         """Append the messages of a batch that are new, which are its last ones."""
@@ -485,6 +497,7 @@ class _ConversationImport:
                 await self._log.reserve_sources(batch.reserve_to)
         items = items_after(batch.items, len(batch.messages) - len(new))
         await self._append(new, batch.at, self._change_of(batch), items)
+        self._stored_items |= {item.item.id for item in items}
 
     def _change_of(self, batch: Batch) -> LogChange | None:
         """Return the change that came with the messages of a batch, None if its entry only appended them."""
@@ -580,13 +593,17 @@ class _ConversationImport:
     async def _describe(self) -> None:
         """Set title, metadata and state, unless the conversation already has them, and date it by its last message."""
         with as_of(self._last_date):
-            await self._restore_state()
             await self._restore_title()
+            await self._restore_state()
         if self.written:
             await self._log.refresh_head()
 
     async def _restore_state(self) -> None:
-        if not self._record.state or (await self._chat.state.get()).revision:
+        if not self._record.state:
+            return
+        stored = await self._chat.state.get()
+        if stored.revision:
+            self._keep("state", stored.values, self._record.state)
             return
         try:
             await self._chat.state.update(dict(self._record.state))
@@ -595,17 +612,29 @@ class _ConversationImport:
 
     async def _restore_title(self) -> None:
         record = self._record
-        title: str | EllipsisType | None = ...
-        metadata: dict[str, Any] | EllipsisType = ...
+        title: Any = ...
+        metadata: Any = ...
         if record.title is not None or record.metadata:
             info = await self._chat.info()
-            if info.title is None and record.title is not None:
-                title = record.title
-            if record.metadata and not info.metadata:
-                metadata = dict(record.metadata)
+            title = self._to_set("title", info.title, record.title)
+            metadata = self._to_set("metadata", info.metadata, dict(record.metadata))
         has_new = title is not ... or metadata is not ...
         if self.written or has_new:
             await self._set_title(title, metadata)
+
+    def _to_set(self, name: str, stored: Any, given: Any) -> Any:
+        """Return a value of the record if it has one and the conversation has none, else `...`."""
+        if given in (None, {}):
+            return ...
+        if stored in (None, {}):
+            return given
+        self._keep(name, stored, given)
+        return ...
+
+    def _keep(self, name: str, stored: Any, given: Any) -> None:
+        """Note a value of the conversation that stays, if the record has another."""
+        if stored != given:
+            self._kept.append(name)
 
     async def _set_title(
         self, title: str | EllipsisType | None, metadata: dict[str, Any] | EllipsisType
@@ -619,22 +648,27 @@ class _ConversationImport:
 
     async def _annotate(self) -> None:
         """Set annotations. Values that a message already has are kept."""
-        for message in self._messages:
-            if message.item.annotations:
-                stored = (await self._chat.annotations([message.id])).get(message.id, {})
-                new = {
-                    name: value
-                    for name, value in message.item.annotations.items()
-                    if name not in stored
-                }
-                if not new:
-                    continue
-                try:
-                    await self._chat.annotate(message.id, **new)
-                except InvalidInputError as error:
-                    self._differences.append(
-                        f"{message.item.where}: its annotations are left out: {error}"
-                    )
+        given = {ready.id: ready.item for ready in self._messages if ready.item.annotations}
+        stored = await self._chat.annotations(list(given)) if given else {}
+        others = 0
+        for id_, item in given.items():
+            known = stored.get(id_, {})
+            new = {name: value for name, value in item.annotations.items() if name not in known}
+            others += sum(
+                item.annotations.get(name, value) != value for name, value in known.items()
+            )
+            await self._set_annotations(id_, new, item.where)
+        if others:
+            self._kept.append(counted(others, "annotation"))
+
+    async def _set_annotations(self, id_: str, values: Mapping[str, Any], where: str) -> None:
+        """Set annotations of a message, as far as they can be stored."""
+        if not values:
+            return
+        try:
+            await self._chat.annotate(id_, **values)
+        except InvalidInputError as error:
+            self._differences.append(f"{where}: its annotations are left out: {error}")
 
 
 def _is_of_entry(change: LogChange, last: ReadyMessage | None) -> bool:

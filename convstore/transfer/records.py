@@ -11,15 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from langchain_core.messages import BaseMessage
 
-from convstore.exceptions import InvalidInputError, InvalidScopeError
-from convstore.values.log_records import LogChange, PlacedItem
+from convstore.exceptions import InvalidScopeError
+from convstore.values.log_records import LogChange, PlacedItem, RecordItem
 from convstore.values.scope import PATH, check_scope
-from convstore.values.stamps import ViewStamp
 
 DAMAGED = (
     LookupError,
@@ -36,53 +34,6 @@ _MAX_REASON = 500
 _MAX_PROBLEMS = 1_000
 """Number of problems of each kind that a report keeps; `on_problem` receives all of them."""
 _COUNTERS = {"conversation": "left_out", "message": "messages_left_out", "changed": "changed"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordItem:
-    """One message of a record, with its metadata from the source.
-
-    Attributes:
-        message: A LangChain message or a dict in OpenAI's format; None if the source has no valid message.
-        problem: Why there is no valid message.
-        key: Identifies a message without an id in its source; by default its position.
-        where: Location in the source, for reports; by default its position.
-        at: When it was written first; UTC if it has no time zone. None takes the date from a dict's own fields.
-        unread_date: The date of the source, if it cannot be read.
-        entry: Number of the entry that held it; messages with the same one are appended together.
-        turn: Position, from 1, of the question that it belongs to, its own if it is one, 0 for none; None if the store
-            is to find it.
-        unseen: For an AI message the number of messages directly before it that its model was not shown.
-        added_to: For a message that a tool added to its result the `result_id` of the call; it needs `turn`.
-        is_failed: If a tool result reports a failed call, None if the store is to say so; it needs `turn`.
-        sources: Ids of its sources, as text such as "3, 11-20".
-        annotations: Values set with `annotate`.
-        stamp: For an AI message the stamp of the view that it answers: that of everything before its entry.
-    """
-
-    message: BaseMessage | Mapping[str, Any] | None
-    problem: str = ""
-    key: str = ""
-    where: str = ""
-    at: datetime | None = None
-    unread_date: str = ""
-    entry: int = 0
-    turn: int | None = None
-    unseen: int = 0
-    added_to: str = ""
-    is_failed: bool | None = None
-    sources: str = ""
-    annotations: Mapping[str, Any] = field(default_factory=dict)
-    stamp: ViewStamp | None = None
-
-    def __post_init__(self) -> None:
-        if self.at is not None and not isinstance(self.at, datetime):
-            raise InvalidInputError(
-                f"at must be a datetime, not {type(self.at).__name__}; "
-                "datetime.fromisoformat makes one"
-            )
-        if self.at is not None and self.at.tzinfo is None:
-            object.__setattr__(self, "at", self.at.replace(tzinfo=UTC))
 
 
 Message: TypeAlias = BaseMessage | Mapping[str, Any] | RecordItem

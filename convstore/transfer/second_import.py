@@ -9,29 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from convstore import Conversation
 from convstore.integration import ConversationLog
-from convstore.transfer.prepare import Batch, ReadyMessage
+from convstore.transfer.prepare import ReadyMessage
 from convstore.transfer.records import ConversationRecord
-from convstore.values.log_records import LogChange, PlacedItem, StoredId
+from convstore.values.log_records import LogChange, StoredId
 from convstore.values.plain import counted
 from convstore.values.ranges import has, joined
-
-
-async def missing_items(log: ConversationLog, record: ConversationRecord) -> list[PlacedItem]:
-    """Return the items of a record that the log lacks."""
-    if not record.items:
-        return []
-    stored = {item.id async for item in log.items()}
-    return [placed for placed in record.items if placed.item.id not in stored]
-
-
-async def items_at_end(
-    log: ConversationLog, record: ConversationRecord, batch: Batch
-) -> list[PlacedItem]:
-    """Return the items that the log lacks after its last message, which is the last one of a batch."""
-    following = {placed.item.id for placed in batch.items if placed.position == len(batch.messages)}
-    return [placed for placed in await missing_items(log, record) if placed.item.id in following]
 
 
 async def rewound_ids(
@@ -39,40 +22,21 @@ async def rewound_ids(
 ) -> set[str]:
     """Return the ids of the known messages that are rewound in the log."""
     end = await log.snapshot()
-    ranges = [(first, last) for first, last, *_ in await log.rewound(end)] if end else []
+    ranges = await log.rewound(end) if end else ()
     return {message.id for message in known if has(ranges, stored[message.id].ordinal)}
 
 
 async def differences(
-    chat: Conversation,
     log: ConversationLog,
     record: ConversationRecord,
     known: Sequence[ReadyMessage],
     stored: Mapping[str, StoredId],
 ) -> list[str]:
-    """Return what differs from the record after it was imported again, in words.
+    """Return in words which rewinds and changes of a record the log lacks after another import.
 
-    Args:
-        chat: The conversation.
-        log: Its log.
-        record: The record.
-        known: Messages of the record that were stored before.
-        stored: Where they are in the log.
+    `known` are the messages of the record that were stored before, and `stored` says where they are in the log.
     """
-    found = list[str]()
-    if items := await missing_items(log, record):
-        found.append(
-            f"not imported: {counted(len(items), 'item')} between messages that were stored before"
-        )
-    found += await _rewinds(log, record, known, stored)
-    found += await _changes(log, record)
-    kept = await _kept_values(chat, record)
-    annotations = await _kept_annotations(chat, known)
-    if annotations:
-        kept.append(counted(annotations, "annotation"))
-    if kept:
-        found.append(f"kept as they were, the source has others: {', '.join(kept)}")
-    return found
+    return [*await _rewinds(log, record, known, stored), *await _changes(log, record)]
 
 
 async def _rewinds(
@@ -111,30 +75,3 @@ async def _changes(log: ConversationLog, record: ConversationRecord) -> list[str
 
 def _of_turn(change: LogChange) -> tuple[str, str, str, str]:
     return change.kind, change.turn, change.variant, change.call
-
-
-async def _kept_values(chat: Conversation, record: ConversationRecord) -> list[str]:
-    """Return the names of the conversation's values that differ from the record's."""
-    kept = list[str]()
-    if record.title is not None or record.metadata:
-        info = await chat.info()
-        if record.title not in (None, info.title):
-            kept.append("title")
-        if record.metadata and record.metadata != info.metadata:
-            kept.append("metadata")
-    if record.state and record.state != (await chat.state.get()).values:
-        kept.append("state")
-    return kept
-
-
-async def _kept_annotations(chat: Conversation, known: Sequence[ReadyMessage]) -> int:
-    """Return the number of annotations of a record that messages have with other values."""
-    annotated = {
-        message.id: message.item.annotations for message in known if message.item.annotations
-    }
-    stored = await chat.annotations(list(annotated)) if annotated else {}
-    return sum(
-        stored.get(id_, {}).get(name) != value
-        for id_, values in annotated.items()
-        for name, value in values.items()
-    )

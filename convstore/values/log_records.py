@@ -2,45 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
+from convstore.exceptions import InvalidInputError
 from convstore.values.json_form import Value
 from convstore.values.stamps import ViewStamp
 
 
-@dataclass(frozen=True, slots=True)
-class LogMessage:
-    """A message of the log.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordItem:
+    """One message of a record to import, or of a log, with its metadata from there.
 
     Attributes:
-        message: Equal to the appended message.
-        ordinal: Its position in the log.
-        entry: Number of its entry.
-        turn: Ordinal of the question that it belongs to, its own if it is one; 0 for none.
+        message: A LangChain message or a dict in OpenAI's format; None if the source has no valid message.
+        problem: Why there is no valid message.
+        key: Identifies a message without an id in its source; by default its position.
+        where: Location in the source, for reports; by default its position.
+        at: When it was written first; UTC if it has no time zone. None takes the date from a dict's own fields.
+        unread_date: The date of the source, if it cannot be read.
+        entry: Number of the entry that held it; messages with the same one are appended together.
+        turn: Position, from 1, of the question that it belongs to, its own if it is one, 0 for none; None if the store
+            is to find it.
         unseen: For an AI message the number of messages directly before it that its model was not shown.
-        created_at: When it was appended (UTC).
-        sources: Ids of the sources that it brought, as text such as "3, 11-20".
+        added_to: For a message that a tool added to its result the `result_id` of the call; it needs `turn`.
+        is_failed: If a tool result reports a failed call, None if the store is to say so; it needs `turn`.
+        sources: Ids of its sources, as text such as "3, 11-20".
         annotations: Values set with `annotate`.
-        stamp: For an AI message the stamp of the view that it answers, if that view saw everything before its entry.
-        added_to: For a message that a tool added to its result the `result_id` of the call, "" for any other.
-        is_failed: If a tool result failed, by the store that has it; None for other messages.
+        stamp: For an AI message the stamp of the view that it answers: that of everything before its entry.
     """
 
-    message: BaseMessage
-    ordinal: int
-    entry: int
-    turn: int
-    unseen: int
-    created_at: datetime
-    sources: str
-    annotations: dict[str, Any] = field(default_factory=dict)
-    stamp: ViewStamp | None = None
+    message: BaseMessage | Mapping[str, Any] | None
+    problem: str = ""
+    key: str = ""
+    where: str = ""
+    at: datetime | None = None
+    unread_date: str = ""
+    entry: int = 0
+    turn: int | None = None
+    unseen: int = 0
     added_to: str = ""
     is_failed: bool | None = None
+    sources: str = ""
+    annotations: Mapping[str, Any] = field(default_factory=dict)
+    stamp: ViewStamp | None = None
+
+    def __post_init__(self) -> None:
+        if self.at is not None and not isinstance(self.at, datetime):
+            raise InvalidInputError(
+                f"at must be a datetime, not {type(self.at).__name__}; "
+                "datetime.fromisoformat makes one"
+            )
+        if self.at is not None and self.at.tzinfo is None:
+            object.__setattr__(self, "at", self.at.replace(tzinfo=UTC))
 
 
 @dataclass(frozen=True, slots=True)

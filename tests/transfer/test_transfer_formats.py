@@ -44,7 +44,6 @@ from convstore.transfer.files import Line, check_readable, read_lines
 from convstore.transfer.openai_lines import openai_line, openai_message
 from convstore.transfer.prepare import batches_of, make_ready
 from convstore.types import ConversationInfo
-from convstore.values.log_records import LogMessage
 
 AT = datetime(2026, 3, 1, 12, 30, 15, 123_000, tzinfo=UTC)
 KEYS = ("user_id", "thread_id")
@@ -456,7 +455,12 @@ def archived(*given: BaseMessage, codec: Codec | None = None, **end: Any) -> lis
     info = ConversationInfo(scope=whose, title="T", metadata={"a": (1, b"2")})
     lines = [begin_line(codec, info, state={})]
     lines += [
-        message_line(codec, LogMessage(message, at, at, at, 0, AT, "", {"n": at}), entry=at)
+        message_line(
+            codec,
+            RecordItem(message=message, at=AT, turn=at, annotations={"n": at}),
+            ordinal=at,
+            entry=at,
+        )
         for at, message in enumerate(given, 1)
     ]
     ending = {"messages": len(given), "rewound": [], "sources_through": 0, "summaries": [], **end}
