@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import compress
+from functools import partial
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError, StoreError
 from convstore.mongo.collection import Collection, Document
@@ -35,7 +35,7 @@ from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME
 from convstore.runtime.log_reader import LogReader
 from convstore.values.plain import duration
 from convstore.values.reports import ErasureReceipt
-from convstore.values.scope import Scope
+from convstore.values.scope import PATH, Scope
 
 LEAST_AGE = timedelta(minutes=5)
 """Lower limit for `older_than`. A process that writes without refreshing the head did so less than 10 seconds ago. So a
@@ -87,7 +87,7 @@ class Retention:
         try:
             if head:
                 return await self._end(head)
-            return await self._finish(await self.tombstones.unswept(dict(scope)))
+            return await self._finish(await self.tombstones.unswept(dict(scope)), dry_run=False)
         finally:
             self.reader.cache.end(dict(scope))  # even if another process deleted it first
 
@@ -108,7 +108,7 @@ class Retention:
             return await self._erase_one(conversation, dry_run=dry_run)
         if lost:
             marked = await self.tombstones.unswept_lost()
-            rest = await self._finish_or_count(marked, self._count_family, dry_run=dry_run)
+            rest = await self._finish(marked, dry_run=dry_run)
             return await self._erase_lost(rest, dry_run=dry_run, progress=progress)
         receipt = await self._erase_scope(partial_scope, dry_run=dry_run, progress=progress)
         if partial_scope:
@@ -122,7 +122,7 @@ class Retention:
                 "`convstore doctor` print ids"
             )
         if head := await self.tombstones.find_by_conversation(conversation):
-            return await (self._count_all(head) if dry_run else self._end(head))
+            return await self._end(head, dry_run=dry_run)
         return await self._end_lost(conversation, dry_run=dry_run)
 
     async def _erase_lost(
@@ -142,7 +142,7 @@ class Retention:
                 if head.conversation and is_rest:
                     continue
                 if head.conversation:
-                    ended = await (self._count_all(head) if dry_run else self._end(head))
+                    ended = await self._end(head, dry_run=dry_run)
                 else:
                     ended = ErasureReceipt(
                         conversations=int(dry_run or await self.inspection.drop_lost_head(head))
@@ -154,30 +154,31 @@ class Retention:
         self, conversation: str, *, is_rest: bool = False, dry_run: bool
     ) -> ErasureReceipt:
         """Delete a conversation without a head, and those of its sub-agents; it counts as one if it has a document."""
-        found = await self._count_documents(conversation)
+        found = await self._documents(conversation, dry_run=True)
         counted = {"conversations": int(found != _EMPTY_RECEIPT)}
-        if dry_run:
+        if dry_run and is_rest:
+            return found.model_copy(update=counted)
+        if dry_run or found == _EMPTY_RECEIPT:
             own = found.model_copy(update=counted)
-            return own if is_rest else _sum(own, await self._count_children(conversation))
-        if found == _EMPTY_RECEIPT:
-            return await self._end_children(conversation)
+            return _sum(own, await self._end_children(conversation, dry_run=dry_run))
         await self.reader.schema.check()
         await self.tombstones.write_tombstone(
             _headless(conversation), sweep_after=_SWEEP_AFTER, pruned=False
         )
         self.reader.cache.end_conversation(conversation)
-        removed = (await self._remove(conversation)).model_copy(update=counted)
-        return _sum(removed, await self._end_children(conversation))
+        removed = await self._documents(conversation, dry_run=False)
+        own = removed.model_copy(update=counted)
+        return _sum(own, await self._end_children(conversation, dry_run=False))
 
     async def _erase_scope(
         self, partial_scope: Scope, *, dry_run: bool, progress: Progress
     ) -> ErasureReceipt:
         # The children of an ended conversation still have these scope values, so the pages have them.
         marked = await self.tombstones.unswept(dict(partial_scope))
-        receipt = await self._finish_or_count(marked, self._count_documents, dry_run=dry_run)
+        receipt = await self._finish(marked, dry_run=dry_run, is_alone=dry_run)
         after = ""
         damaged = ""
-        end = self._count if dry_run else self._end
+        end = partial(self._end, dry_run=dry_run, is_alone=dry_run)
         while heads := await self.tombstones.page(dict(partial_scope), after=after, limit=_BATCH):
             named = list[Head]()
             for head in heads:
@@ -210,10 +211,10 @@ class Retention:
                 return _EMPTY_RECEIPT
             if not is_idle:
                 return _EMPTY_RECEIPT
-            return await (self._count_all(head) if dry_run else self._end(head, pruned=True))
+            return await self._end(head, dry_run=dry_run, pruned=True)
 
         marked = await self.tombstones.unswept(dict(partial_scope), copies=False)
-        receipt = await self._finish_or_count(marked, self._count_family, dry_run=dry_run)
+        receipt = await self._finish(marked, dry_run=dry_run)
         last: Head | None = None
         while heads := await self.tombstones.idle(
             dict(partial_scope), before=before, after=last, limit=_BATCH
@@ -278,7 +279,7 @@ class Retention:
         if is_ended:
             await self.tombstones.clear(conversation)
             if tombstone.get("has_children"):  # one may have begun during the deletion
-                await self._end_children(conversation)
+                await self._end_children(conversation, dry_run=False)
         is_last = bool(tombstone.get("swept"))
         await self.tombstones.swept(
             tombstone, again_after=None if is_last else _SWEEP_AGAIN_AFTER, swept=True
@@ -294,22 +295,41 @@ class Retention:
             await self.tombstones.clear(conversation)
             await self.tombstones.swept(tombstone, again_after=None)
 
-    async def _end(self, head: Head, *, pruned: bool = False) -> ErasureReceipt:
-        """Delete a conversation, unless another process did so first or, when pruning, it was written to meanwhile."""
+    async def _end(
+        self,
+        head: Head,
+        *,
+        dry_run: bool = False,
+        pruned: bool = False,
+        is_alone: bool = False,
+    ) -> ErasureReceipt:
+        """Delete a conversation and those of its sub-agents, unless it `is_alone`, or count what that would remove.
+
+        It stays if another process deleted it first or, when pruning, if it was written to meanwhile.
+        """
+        if not dry_run and not await self._mark(head, pruned=pruned):
+            return _EMPTY_RECEIPT
+        documents = await self._documents(head.conversation, dry_run=dry_run)
+        counted = {"conversations": 1, "sub_agents": int(PATH in head.scope)}
+        own = documents.model_copy(update=counted)
+        for log in await self._replaced(head):
+            if not dry_run:
+                await self.tombstones.end_replaced(log, sweep_after=_SWEEP_AFTER, pruned=pruned)
+            own = _sum(own, await self._documents(log, dry_run=dry_run))
+        if head.has_children and not is_alone:
+            own = _sum(own, await self._end_children(head.conversation, dry_run=dry_run))
+        return own
+
+    async def _mark(self, head: Head, *, pruned: bool) -> bool:
+        """Replace a head by a tombstone; return False if it is not to be deleted any more."""
         await self.reader.schema.check()  # an erasure of everything may last for hours
         if not await self.tombstones.write_tombstone(head, sweep_after=_SWEEP_AFTER, pruned=pruned):
-            return _EMPTY_RECEIPT
+            return False
         if head.has_key_of_scope:
             self.reader.cache.end(head.scope)
         else:
             self.reader.cache.end_conversation(head.conversation)
-        own = (await self._remove(head.conversation)).model_copy(update={"conversations": 1})
-        for log in await self._replaced(head):
-            await self.tombstones.end_replaced(log, sweep_after=_SWEEP_AFTER, pruned=pruned)
-            own = _sum(own, await self._remove(log))
-        if head.has_children:
-            return _sum(own, await self._end_children(head.conversation))
-        return own
+        return True
 
     async def _replaced(self, head: Head) -> list[str]:
         """Return the logs that repairs replaced for a conversation; no command if it was never repaired."""
@@ -317,67 +337,41 @@ class Retention:
             return []
         return await self.tombstones.replaced(head.key)
 
-    async def _end_children(self, conversation: str) -> ErasureReceipt:
-        """Delete the conversations of sub-agents below a deleted one; without it, they are not found any more."""
-        return _sum(*await in_parallel(self._end, await self.tombstones.children(conversation)))
+    async def _end_children(self, conversation: str, *, dry_run: bool) -> ErasureReceipt:
+        """Delete or count the conversations of sub-agents below one; without it, they are not found any more."""
+        end = partial(self._end, dry_run=dry_run)
+        return _sum(*await in_parallel(end, await self.tombstones.children(conversation)))
 
-    async def _finish_or_count(
-        self,
-        marked: Sequence[str],
-        count: Callable[[str], Awaitable[ErasureReceipt]],
-        *,
-        dry_run: bool,
+    async def _finish(
+        self, marked: Sequence[str], *, dry_run: bool, is_alone: bool = False
     ) -> ErasureReceipt:
-        """Finish interrupted deletions, or only count what they left.
+        """Finish interrupted deletions of conversations that have a tombstone, or only count what they left.
 
         A conversation that still has its head is counted by that.
         """
-        if not dry_run:
-            return await self._finish(marked)
-        ended = await in_parallel(self.tombstones.has_ended, marked)
-        return _sum(*await in_parallel(count, [*compress(marked, ended)]))
-
-    async def _finish(self, marked: Sequence[str]) -> ErasureReceipt:
-        """Finish interrupted deletions of conversations that have a tombstone."""
+        is_ended = self.tombstones.has_ended if dry_run else self.tombstones.is_ended
         receipt = _EMPTY_RECEIPT
         for conversation in marked:
-            if await self.tombstones.is_ended(conversation):
-                removed = await self._remove(conversation)
-                receipt = _sum(receipt, removed, await self._end_children(conversation))
+            if not await is_ended(conversation):
+                continue
+            receipt = _sum(receipt, await self._documents(conversation, dry_run=dry_run))
+            if not is_alone:
+                children = await self._end_children(conversation, dry_run=dry_run)
+                receipt = _sum(receipt, children)
         return receipt
 
-    async def _remove(self, conversation: str) -> ErasureReceipt:
-        # first, so that loads that have the id cached look for the head
-        await self.states.remove(conversation)
-        entries, chunks = await self.reader.log.delete(conversation)
-        removed = {name: await part.delete(conversation) for name, part in self.parts.items()}
-        return ErasureReceipt(entries=entries, payload_chunks=chunks, **removed)
-
-    async def _count_family(self, conversation: str) -> ErasureReceipt:
-        own = await self._count_documents(conversation)
-        return _sum(own, await self._count_children(conversation))
-
-    async def _count_children(self, conversation: str) -> ErasureReceipt:
-        return _sum(
-            *await in_parallel(self._count_all, await self.tombstones.children(conversation))
-        )
-
-    async def _count(self, head: Head) -> ErasureReceipt:
-        found = await self._count_documents(head.conversation)
-        return found.model_copy(update={"conversations": 1})
-
-    async def _count_documents(self, conversation: str) -> ErasureReceipt:
-        entries, chunks = await self.reader.log.count(conversation)
-        found = {name: await part.count(conversation) for name, part in self.parts.items()}
+    async def _documents(self, conversation: str, *, dry_run: bool) -> ErasureReceipt:
+        """Remove the documents of a conversation, or only count them."""
+        log = self.reader.log
+        if dry_run:
+            entries, chunks = await log.count(conversation)
+            found = {name: await part.count(conversation) for name, part in self.parts.items()}
+        else:
+            # first, so that loads that have the id cached look for the head
+            await self.states.remove(conversation)
+            entries, chunks = await log.delete(conversation)
+            found = {name: await part.delete(conversation) for name, part in self.parts.items()}
         return ErasureReceipt(entries=entries, payload_chunks=chunks, **found)
-
-    async def _count_all(self, head: Head) -> ErasureReceipt:
-        """Count a conversation with those of its sub-agents, and the logs that repairs replaced."""
-        replaced = [await self._count_documents(log) for log in await self._replaced(head)]
-        own = _sum(await self._count(head), *replaced)
-        if head.has_children:
-            return _sum(own, await self._count_children(head.conversation))
-        return own
 
 
 def _headless(conversation: str) -> Head:

@@ -94,8 +94,7 @@ def removal(receipt: ErasureReceipt, said: dict[str, Any]) -> Answer:
                 "an import counts as a write.\n",
                 soft_wrap=True,
             )
-        counts = {"conversations, also of sub-agents": receipt.conversations}
-        counts |= receipt.model_dump(exclude={"conversations"})
+        counts = receipt.model_dump(exclude=None if receipt.sub_agents else {"sub_agents"})
         rows = [(kind_label(name), f"{number:,}") for name, number in counts.items()]
         console.print(table_of(("would be removed" if said["dry_run"] else "removed", ""), rows))
         if left := said.get("lost"):

@@ -9,28 +9,17 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.options import (
-    Database,
-    Json,
-    Pairs,
-    Prefix,
-    ScopeKeys,
-    Uri,
-    in_database,
-    open_store,
-    set_up,
-)
-from convstore.cli.output import Answer, answer, new_table, plain
-from convstore.values.addresses import safe_address
+from convstore.cli.options import DatabaseTarget, Pairs, on_database, open_store, set_up
+from convstore.cli.output import Answer, new_table, plain
 
 if TYPE_CHECKING:
     from convstore.types import Migration
 
 
-def migrate_command(
+@on_database
+async def migrate_command(
+    target: DatabaseTarget,
     *,
-    uri: Uri,
-    database: Database = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show; change nothing.")] = False,
     after_deployment: Annotated[
         bool,
@@ -39,7 +28,6 @@ def migrate_command(
             help="Every process runs this version: refuse older ones, and finish.",
         ),
     ] = False,
-    scope_key: ScopeKeys = None,
     listing: Annotated[
         Pairs,
         typer.Option(
@@ -49,9 +37,7 @@ def migrate_command(
     sharded: Annotated[
         bool, typer.Option("--sharded", help="Add the indexes by which collections can be sharded.")
     ] = False,
-    collection_prefix: Prefix = "",
-    as_document: Json = False,
-) -> None:
+) -> Answer:
     """Create or update the collections and indexes of a database.
 
     \b
@@ -74,41 +60,33 @@ def migrate_command(
 
     \b
     Examples:
-      export CONVSTORE_URI=mongodb://localhost:27017/app
       convstore migrate --dry-run
       convstore migrate
       convstore migrate --scope-key team_id --scope-key room_id
       convstore migrate --listing team_id,course_id
       convstore migrate --sharded
     """
-    address = in_database(uri, database)
+    from convstore.integration import host_of  # noqa: PLC0415
 
-    async def work() -> Answer:
-        from convstore.integration import host_of  # noqa: PLC0415
+    async with open_store(target.uri, target.scope_key, target.collection_prefix) as store:
+        before = await store.migrations()
+        if not dry_run:
+            listings = [text.split(",") for text in listing or ()]
+            await set_up(store, listings=listings, after_deployment=after_deployment)
+        after = await store.migrations()
+        keys = store.scope_keys
+        shard_keys = await host_of(store).shard_key_indexes(create=not dry_run) if sharded else []
+    states = _states(before, after)
+    head = {"database": target.address, "dry_run": dry_run, "scope_keys": list(keys)}
+    if sharded:
+        head["shard_keys"] = shard_keys
 
-        async with open_store(address, scope_key, collection_prefix) as store:
-            before = await store.migrations()
-            if not dry_run:
-                listings = [text.split(",") for text in listing or ()]
-                await set_up(store, listings=listings, after_deployment=after_deployment)
-            after = await store.migrations()
-            keys = store.scope_keys
-            shard_keys = (
-                await host_of(store).shard_key_indexes(create=not dry_run) if sharded else []
-            )
-        states = _states(before, after)
-        head = {"database": safe_address(address), "dry_run": dry_run, "scope_keys": list(keys)}
+    def show(console: Console) -> None:
+        _print(console, states, keys)
         if sharded:
-            head["shard_keys"] = shard_keys
+            console.print(_shard_keys(shard_keys, dry_run=dry_run), style="dim")
 
-        def show(console: Console) -> None:
-            _print(console, states, keys)
-            if sharded:
-                console.print(_shard_keys(shard_keys, dry_run=dry_run), style="dim")
-
-        return Answer(lambda: head | _names(states), show)
-
-    answer(work(), as_document=as_document, database=safe_address(address))
+    return Answer(lambda: head | _names(states), show)
 
 
 def _states(before: Sequence[Migration], after: Sequence[Migration]) -> dict[str, list[Migration]]:

@@ -30,6 +30,8 @@ DEFAULT_SCOPE_KEYS = ("user_id", "thread_id")
 _LOOKED_AT = 100
 """Number of newest conversations whose scope keys are looked at."""
 
+_LEADING = ("uri", "database", "scope")
+"""Options that a command's help has before its own."""
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _EXAMPLES = ("Examples:", "Examples:\n  export CONVSTORE_URI=mongodb://localhost:27017/app")
 
@@ -163,21 +165,15 @@ async def open_store(
         yield store
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """The options that all commands on a database have, and the store that they name."""
+@dataclass(frozen=True, kw_only=True)
+class DatabaseTarget:
+    """The options that all commands on a database have."""
 
     uri: Uri = field(repr=False)
     database: Database = ""
-    scope: ScopeValues = None
     scope_key: ScopeKeys = None
     collection_prefix: Prefix = ""
     as_document: Json = False
-
-    @property
-    def chosen(self) -> dict[str, str]:
-        """The scope values of the conversations that the command works on."""
-        return read_pairs("--scope", self.scope)
 
     @property
     def address(self) -> str:
@@ -188,6 +184,18 @@ class Target:
         """
         address = safe_address(self.uri)
         return f"{address}{environment.DEFAULT_DATABASE}" if address.endswith("/") else address
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target(DatabaseTarget):
+    """The options that all commands on conversations have, and the store that they name."""
+
+    scope: ScopeValues = None
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """The scope values of the conversations that the command works on."""
+        return read_pairs("--scope", self.scope)
 
     @property
     def policy(self) -> HistoryPolicy | None:
@@ -209,28 +217,26 @@ class Target:
 
 
 def on_database(command: Callable[..., Coroutine[Any, Any, Answer | None]]) -> Callable[..., None]:
-    """Return the typer command of a function that gets a `Target` and its own options, and returns its answer.
+    """Return the typer command of a function that gets a target and its own options, and returns its answer.
 
     An option of its own replaces the one that all commands have under this name. Its examples begin with the address.
     """
-    shared, (_, *own) = (
-        list(signature(function, eval_str=True).parameters.values())
-        for function in (Target, command)
-    )
-    shared = [
-        parameter for parameter in shared if parameter.name not in {other.name for other in own}
-    ]
+    first, *own = signature(command, eval_str=True).parameters.values()
+    names = {parameter.name for parameter in own}
+    options = signature(first.annotation, eval_str=True).parameters.values()
+    shared = [parameter for parameter in options if parameter.name not in names]
 
     def run_command(**given: Any) -> None:
-        target = Target(**{parameter.name: given.pop(parameter.name) for parameter in shared})
+        values = {parameter.name: given.pop(parameter.name) for parameter in shared}
+        target = first.annotation(**values)
         target = replace(target, uri=in_database(target.uri, target.database))
         work = command(target, **given)
         answer(work, as_document=target.as_document, database=target.address)
 
     parameters = [
-        *shared[:3],
+        *(parameter for parameter in shared if parameter.name in _LEADING),
         *(parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own),
-        *shared[3:],
+        *(parameter for parameter in shared if parameter.name not in _LEADING),
     ]
     run_command.__name__ = command.__name__
     run_command.__doc__ = cleandoc(str(command.__doc__)).replace(*_EXAMPLES)

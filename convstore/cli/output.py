@@ -32,6 +32,7 @@ _KINDS = {
     "payloads": "large results",
     "payload_chunks": "pieces of large results",
     "search_segments": "search index documents",
+    "sub_agents": "of these, of sub-agents",
 }
 _ESCAPES = dict.fromkeys("\n\t\r\v\f\u2028\u2029", " ")
 

@@ -177,7 +177,7 @@ class ChildContract:
         assert (
             counted
             == await outer.store.erase(user_id=user)
-            == ErasureReceipt(conversations=4, entries=4)
+            == ErasureReceipt(conversations=4, sub_agents=3, entries=4)
         )
         assert await _left(database, root) == 0
 

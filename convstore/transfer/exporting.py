@@ -201,6 +201,7 @@ class _Export:
         if messages is None:
             return False
         self.report.conversations += 1
+        self.report.sub_agents += PATH in info.scope
         self.report.messages += messages
         return True
 

@@ -260,7 +260,8 @@ class ExportReport(_Report):
     """Counts of an export.
 
     Attributes:
-        conversations: Conversations written.
+        conversations: Conversations written, with those of sub-agents.
+        sub_agents: Those of sub-agents among them.
         messages: Their messages.
         size: Bytes written.
         left_out: Conversations that could not be written.
@@ -271,6 +272,7 @@ class ExportReport(_Report):
     """
 
     conversations: int = 0
+    sub_agents: int = 0
     messages: int = 0
     size: int = 0
 

@@ -14,6 +14,7 @@ class ErasureReceipt(Value):
     Attributes:
         conversations: Conversations that this call deleted, with those of sub-agents; one whose removal was interrupted
             earlier was counted then.
+        sub_agents: Those of sub-agents among them.
         entries: Appended batches.
         payload_chunks: Chunks of large results and of other large parts of messages.
         summaries: Summaries, including earlier versions.
@@ -23,6 +24,7 @@ class ErasureReceipt(Value):
     """
 
     conversations: int = 0
+    sub_agents: int = 0
     entries: int = 0
     payload_chunks: int = 0
     summaries: int = 0

@@ -39,15 +39,12 @@ def uri(server_uri: str) -> Iterator[str]:
     ("arguments", "said"),
     [
         (["list", "--scope", "session_id=s1"], "user_id=ada session_id=s1"),
-        (["stats", "--scope", "session_id=s1"], "conversations  1"),
+        (["stats", "--scope", "session_id=s1"], "conversations 1"),
         (["search", "orcas", "--scope", "session_id=s1"], "What do orcas eat?"),
         (["doctor", "--scope", "session_id=s1"], "No damage found."),
         (["doctor"], "No damage found."),
-        (["erase", "--scope", "session_id=s1"], "conversations, also of sub-agents  1"),
-        (
-            ["prune", "--older-than", "90d", "--scope", "session_id=s1"],
-            "conversations, also of sub-agents  0",
-        ),
+        (["erase", "--scope", "session_id=s1"], "conversations 1"),
+        (["prune", "--older-than", "90d", "--scope", "session_id=s1"], "conversations 0"),
         (["export"], '"session_id": "s1"'),
         (["migrate"], "Scope keys: user_id, session_id."),
     ],
@@ -56,7 +53,8 @@ def uri(server_uri: str) -> Iterator[str]:
 def test_no_command_needs_the_scope_keys(uri: str, arguments: list[str], said: str) -> None:
     """Every command finds the scope keys in the stored conversations."""
     result = convstore(*arguments, "--uri", uri)
-    assert (result.exit_code, said in result.stdout) == (0, True), result.output
+    shown = " ".join(result.stdout.split())
+    assert (result.exit_code, said in shown) == (0, True), result.output
 
 
 @pytest.mark.costly

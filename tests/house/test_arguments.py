@@ -207,10 +207,10 @@ async def test_a_deletion_is_forgotten_though_the_removal_after_it_fails(
         await ConversationStore(database).conversation(**chat.scope).delete()
     assert len(chat.store._known.all()) == 1
 
-    async def fail(*_: Any) -> Any:
+    async def fail(*_: Any, **__: Any) -> Any:
         raise StoreUnavailableError("no answer")
 
-    monkeypatch.setattr(Retention, "_remove", fail)
+    monkeypatch.setattr(Retention, "_documents", fail)
     with pytest.raises(StoreUnavailableError):
         await chat.delete()
     assert chat.store._known.all() == []

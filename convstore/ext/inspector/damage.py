@@ -17,13 +17,13 @@ from convstore import Conversation
 from convstore.exceptions import CorruptDocumentError
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import Body, body_of
+from convstore.integration import log_of
 from convstore.types import StoredMessage
 from convstore.values.scope import PATH
 
 _PAGE = 25
 _BYTES = 700
 _TOKENS = 100_000
-_FAR = 2**50
 
 
 class _Row(NamedTuple):
@@ -45,8 +45,9 @@ def doctor_command(chat: Conversation | None) -> str:
 async def damaged_page(
     request: Request, chat: Conversation, error: CorruptDocumentError
 ) -> Response:
-    """Return a page of the log, read message by message; raise the error again if no message can be read."""
-    last = await _last_ordinal(chat, error)
+    """Return a page of the log, read message by message; raise an error if the totals of its end cannot be read."""
+    newest = await log_of(chat).snapshot()
+    last = newest.messages if newest else 0
     before = number_in(request, "before")
     after = number_in(request, "after")
     end = min(last, before - 1 if before else last if after is None else after + _PAGE)
@@ -63,29 +64,6 @@ async def damaged_page(
         older=start if start > 1 else None,
         newer=end if end < last else None,
     )
-
-
-async def _last_ordinal(chat: Conversation, error: CorruptDocumentError) -> int:
-    """Return the last ordinal of the log, which its readable messages lead to; raise the error if none does."""
-    if await _exists(chat, _FAR):
-        raise error
-    low = 0
-    high = 1
-    while await _exists(chat, high):
-        low = high
-        high = high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if await _exists(chat, middle) else (low, middle)
-    return low
-
-
-async def _exists(chat: Conversation, ordinal: int) -> bool:
-    """Return True if the log has a message with this ordinal or a later one, even one that cannot be read."""
-    try:
-        return bool(await chat.list_messages(after=ordinal - 1, limit=1, rewound=True))
-    except CorruptDocumentError:
-        return True
 
 
 async def _row(chat: Conversation, ordinal: int) -> _Row:

@@ -89,9 +89,6 @@ async def test_a_conversation_without_a_view_shows_the_messages_that_can_be_read
     client, id_ = browse_again(browse, store), (await turns.info()).conversation_id
     answer = await client.get(f"/c/{id_}")
     text = html.unescape(text_in(answer.text))
-    if part == "whole entry" and place == 3:  # nothing is read without the end of the log
-        assert (answer.status_code, "A stored document is damaged" in text) == (500, True)
-        return
     assert answer.status_code == 200
     assert "damaged document '" in text
     assert COMMAND in text
