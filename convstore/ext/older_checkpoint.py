@@ -265,24 +265,26 @@ _TRIGGERS = ("__start__", "__pregel_tasks", "branch:", "join:")
 """How LangGraph's channels that hold the next step of a graph begin."""
 
 
-async def ended_with(message_id: str) -> bool | None:
-    """Return True if a run of the outermost graph ended with a message in its state, False if it has not ended since.
+async def ended_with(message_id: str) -> bool:
+    """Return True if an earlier run of the outermost graph ended with a message in its state.
 
-    None without a checkpoint that has the message. A checkpoint within a run, or of one that failed or was interrupted,
-    has a next step; the last one of a run has none.
+    A checkpoint within a run, or of one that failed or was interrupted, has a next step; that of an end has none.
     """
-    is_there = False
     async with aclosing(_newest_first(run_config()[0])) as snapshots:
         async for snapshot in snapshots:
             values = snapshot.checkpoint["channel_values"]
             if message_id not in ids_of(values.get("messages") or ()):
-                break
-            is_there = True
+                return False
             # A branch is there without a value; a join that nobody waits for is empty.
             waiting = [name for name in values if name.startswith(_TRIGGERS)]
             if not any(values[name] is None or values[name] for name in waiting):
                 return True
-    return False if is_there else None
+    return False
+
+
+def is_resumed() -> bool:
+    """Return True if the run of the outermost graph goes on from a checkpoint, without an input."""
+    return bool(run_config()[0].get("__pregel_resuming"))
 
 
 class _Origins(NamedTuple):

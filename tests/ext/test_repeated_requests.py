@@ -260,17 +260,42 @@ async def test_what_a_graph_says_in_several_steps_is_kept(
     assert [message.text for message in await log_of(chat)] == [TEXT, "A plan.", "They do."]
 
 
-async def test_a_graph_goes_on_after_a_plan_if_its_run_broke_off(chat: Conversation) -> None:
-    """What a run said before it failed or was interrupted is no answer: the next step writes its own."""
+async def test_a_graph_that_is_resumed_after_a_plan_goes_on(chat: Conversation) -> None:
+    """What a run said before it failed or was interrupted is no answer where the run goes on; it is to the question."""
     saver = InMemorySaver()
     with pytest.raises(ValueError, match="503"):
         await _asked(_steps(chat, "A plan.", ValueError("503"), saver=saver), chat)
-    graph = _steps(chat, "Another plan.", "?", saver=saver)
-    assert await _asked(graph, chat) == "Another plan."
-    result = await graph.ainvoke(Command(resume="They do."), {"configurable": chat.scope})
+    graph = _steps(chat, "-", "?", saver=saver)
+    scope = {"configurable": chat.scope}
+    assert "__interrupt__" in await graph.ainvoke(None, scope)
+    result = await graph.ainvoke(Command(resume="They do."), scope)
     assert result["messages"][-1].text == "They do."
-    said = [message.text for message in await log_of(chat)]
-    assert said == [TEXT, "A plan.", "Another plan.", "They do."]
+    assert await _graph_without_an_edge(chat, "They do not.") == "They do."
+    assert [message.text for message in await log_of(chat)] == [TEXT, "A plan.", "They do."]
+
+
+async def test_what_a_graph_says_before_it_loads_is_no_answer(chat: Conversation) -> None:
+    """The load node appends what a node said before; a run that died after its answer is answered by it."""
+    before, step = _model("A plan."), ("write", _steps(chat, "They do."))
+    assert (
+        await _asked(_graph(("plan", before[1]), step, saver=InMemorySaver()), chat) == "They do."
+    )
+    assert [message.text for message in await log_of(chat)] == [TEXT, "A plan.", "They do."]
+
+
+async def test_an_answer_that_only_the_checkpoint_has_is_the_answer(chat: Conversation) -> None:
+    """A worker that died between its model and the append node has said it: the model is not asked again."""
+    saver = InMemorySaver()
+    load, append = ("load", load_node(chat.store)), ("append", append_node(chat.store))
+
+    async def die(_: MessagesState) -> Any:
+        raise ValueError("killed")
+
+    with pytest.raises(ValueError, match="killed"):
+        await _asked(_graph(load, _model("They do."), ("append", die), saver=saver), chat)
+    again = _graph(load, _model("They do not."), append, saver=saver)
+    assert await _asked(again, chat) == "They do."
+    assert [message.text for message in await log_of(chat)] == [TEXT, "They do."]
 
 
 @pytest.mark.parametrize("door", [_graph_without_an_edge, _graph_that_appends_last])

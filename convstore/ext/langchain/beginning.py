@@ -282,7 +282,7 @@ class _Joining:
             self.run.note(self.run.turn[1:])  # as logged, so that other content is a conflict
         if found.answer is not None and turn[-1].id == found.answer.id:
             is_end = not self._is_inner or await ended_with(str(found.answer.id))
-            self.run.is_answered = bool(is_end)
+            self.run.is_answered = is_end
 
 
 def _answers(messages: Iterable[BaseMessage]) -> set[str]:

@@ -37,9 +37,10 @@ from convstore.ext.langgraph.state import (
 )
 from convstore.ext.older_checkpoint import (
     OnFork,
-    ended_with,
     go_back,
     is_addressed,
+    is_resumed,
+    made_before,
     may_be_behind,
 )
 from convstore.ext.run_scope import ScopeChoice, check_choice
@@ -357,6 +358,12 @@ class LoadNode(_Node):
         numbered = await _with_numbers(chat, self.numbering, messages, new)
         turn_id = last_turn_of(messages)
         appended, _ = await _append_named(chat, numbered, turn_id, busy=self.busy)
+        held = TurnAccess(chat).held(turn_id)
+        answer = held.record.answer if held else None
+        if held and answer and answer.id in ids_of(appended):
+            made, _ = await made_before({str(answer.id)})
+            if made:  # by a run that died before it appended its answer
+                held.first_answer = str(answer.id)
         return _changed(appended, new)
 
     async def _held(self, chat: Conversation, turn_id: str, history: History) -> History:
@@ -461,7 +468,7 @@ async def _find_answer(
 ) -> AIMessage | None:
     """Return the answer that the log had to the question of a state before its run; two commands if the view has both.
 
-    What a node said before in this run, or in one that was interrupted or failed after it, is no answer yet.
+    What a node said before in this run is no answer yet, nor is it where the run goes on from a checkpoint.
     """
     question = last_turn_of(messages)
     if question not in ids_of(history.messages[:-1]):
@@ -472,8 +479,7 @@ async def _find_answer(
     held = turns.held(question)
     if answer is None or (held and held.first_answer not in (None, answer.id)):
         return None
-    goes_on = answer.id in ids_of(messages) and await ended_with(str(answer.id)) is False
-    return None if goes_on else answer
+    return None if is_resumed() and answer.id in ids_of(messages) else answer
 
 
 def _answer_before(
