@@ -1,6 +1,7 @@
 """Read and write the ``heads`` collection, which maps a scope to its conversation and serves listings.
 
-A head is found by the hash of its scope. It holds no counts: a listing joins the last entry of each log, which has the
+A head is found by the hash of its scope. Its checksums name the first id of the conversation, so a repair, which gives
+the log another id, leaves them right. It holds no counts: a listing joins the last entry of each log, which has the
 exact ones. `tombstones` has the commands that end a conversation.
 
 The module is long because every command on the collection stands here, and no other module sends one.
@@ -119,7 +120,8 @@ class Head:
         """Return title and metadata; CorruptDocumentError if damaged, StoreError if a type is not registered."""
         try:
             texts = {
-                name: unsealed(text, self.conversation, name) for name, text in self.details.items()
+                name: unsealed(text, first_id(self.conversation), name)
+                for name, text in self.details.items()
             }
             title, metadata = (
                 codec.decode(texts.get(*pair)) for pair in (("title", "null"), ("metadata", "{}"))
@@ -288,7 +290,8 @@ class Heads:
     ) -> bool:
         """Set title and metadata values; the others stay. Return False if the conversation was deleted."""
         changes = {
-            f"details.{name}": sealed(text, conversation, name) for name, text in details.items()
+            f"details.{name}": sealed(text, first_id(conversation), name)
+            for name, text in details.items()
         }
         if not changes:
             return True
@@ -420,7 +423,7 @@ def join_of_last_entry(log: str) -> dict[str, Any]:
 
 def creation(at: datetime, conversation: str) -> list[str | bytes]:
     """Return the date of a conversation's first message in the form that heads store, with a checksum."""
-    return sealed(date_text(at), conversation, "created_at")
+    return sealed(date_text(at), first_id(conversation), "created_at")
 
 
 def head_from(document: Document) -> Head:
@@ -428,23 +431,21 @@ def head_from(document: Document) -> Head:
     check_version(document, "head")
     with reading(document, HEADS):
         scope = {name: stored_text(value) for name, value in document["scope"].items()}
-        if head_id(scope, parent_id(stored_text(document["conversation"]))) != document["_id"]:
+        conversation = stored_text(document["conversation"])
+        own = first_id(conversation)
+        if head_id(scope, parent_id(conversation)) != document["_id"]:
             raise ValueError("the key does not match the scope")
         return Head(
             key=document["_id"],
-            conversation=stored_text(document["conversation"]),
+            conversation=conversation,
             scope=scope,
-            created_at=datetime.fromisoformat(
-                unsealed(document["created_at"], document["conversation"], "created_at")
-            ),
+            created_at=datetime.fromisoformat(unsealed(document["created_at"], own, "created_at")),
             updated_at=utc(document[date_field(scope)]),
             written_at=utc(document["written_at"]),
             entry=EntryRef(*map(stored_number, stored_list(document["entry"]))),
             details=dict(document.get("details", {})),
             has_children="has_children" in document,
-            origin=Origin(
-                *json.loads(unsealed(document["origin"], document["conversation"], "origin"))
-            )
+            origin=Origin(*json.loads(unsealed(document["origin"], own, "origin")))
             if "origin" in document
             else None,
         )

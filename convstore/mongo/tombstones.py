@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from convstore.mongo.bson_values import sealed, unsealed
 from convstore.mongo.collection import BY_KEY, Collection, Document, within
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.heads import EntryRef, Head, head_key, readable_head
@@ -31,8 +30,6 @@ from convstore.mongo.keys import (
 from convstore.mongo.times import SWEEP_MARGIN
 
 _KEY_FIELDS = {"conversation": 1, "scope": 1, "updated_at": 1, "written_at": 1, "has_children": 1}
-_UNMOVED = ("created_at", "details", "origin")
-"""Fields of a head that name its conversation."""
 
 
 class Tombstones:
@@ -130,25 +127,21 @@ class Tombstones:
     ) -> Document | None:
         """Let a head name the copy of its log, which ends with an entry; None if that is not to replace it any more.
 
-        Returns the tombstone of the log, with the number of entries that it had. Four commands, more if the head
-        changes.
+        Returns the tombstone of the log, with the number of entries that it had. Four commands.
         """
         log = head["conversation"]
         tombstone = _tombstone(log, head["_id"], head["scope"]) | {"has_children": False}
         tombstone |= {"successor": copy, "entries": entries, "at": at}
         is_ours = {"_id": head["_id"], "conversation": log, "copy": copy}
-        while (now := await self._heads.find_one(is_ours)) is not None:
-            # Written first, so that no log without a head lacks a tombstone, and again, as a sweep may have dropped it.
-            await self._write(tombstone, sweep_after=sweep_after)
-            unchanged = {name: now.get(name) for name in _UNMOVED}
-            changes = {
-                "$set": _moved_fields(now, copy) | {"entry": list(entry)},
-                "$unset": {"copy": ""},
-            }
-            if await self._heads.update(is_ours | unchanged, changes):
-                await self._write(tombstone, sweep_after=sweep_after)
-                return tombstone
-        return None
+        if await self._heads.find_one(is_ours, {"_id": 1}) is None:
+            return None
+        # Written first, so that no log without a head lacks a tombstone, and again, as a sweep may have dropped it.
+        await self._write(tombstone, sweep_after=sweep_after)
+        moved = {"$set": {"conversation": copy, "entry": list(entry)}, "$unset": {"copy": ""}}
+        if not await self._heads.update(is_ours, moved):
+            return None
+        await self._write(tombstone, sweep_after=sweep_after)
+        return tombstone
 
     async def current(self, tombstone: Document) -> str:
         """Return the id under which the conversation of a replaced log goes on, "" if it was deleted. One command."""
@@ -292,26 +285,6 @@ class Tombstones:
             await self._heads.update(
                 taken, await self._times.setting(values, field="sweep_at", ahead=again_after)
             )
-
-
-def _moved_fields(document: Document, conversation: str) -> dict[str, Any]:
-    """Return the fields of a head that name its conversation, with another id; a damaged text stays as it is."""
-
-    def moved(value: Any, name: str) -> Any:
-        try:
-            return sealed(unsealed(value, document["conversation"], name), conversation, name)
-        except (TypeError, ValueError):
-            return value
-
-    fields: dict[str, Any] = {"conversation": conversation}
-    for name in ("created_at", "origin"):
-        if name in document:
-            fields[name] = moved(document[name], name)
-    if "details" in document:
-        fields["details"] = {
-            name: moved(value, name) for name, value in document["details"].items()
-        }
-    return fields
 
 
 def _tombstone(conversation: str, key: str, scope: Mapping[str, str]) -> dict[str, Any]:

@@ -67,12 +67,9 @@ class LogCheck:
     is_readable: bool = True
     active: ActiveTotals = field(default_factory=ActiveTotals)
     _next: int = 1
-    _messages: int | None = 0
-    _link: int | None = 0
     _sources: RecentSources = field(default_factory=RecentSources)
     _tokens: set[str] = field(default_factory=set)
-    _is_after_hole: bool = False
-    _missing: tuple[str, str] = ("", "")
+    _missing: tuple[str, str] | tuple[()] = ()
     _candidates: tuple[Totals, ...] = (Totals(),)
     _branches: dict[tuple[str, str], Totals] = field(default_factory=dict)
     _questions: set[int] = field(default_factory=set)
@@ -126,20 +123,17 @@ class LogCheck:
 
     def _check_order(self, entry: Entry, key: str) -> None:
         """Check that an entry follows the one before it."""
-        if self._is_after_hole:
+        before = self._candidates[-1] if self._candidates else None
+        if self._missing:
             self._report_break("hole", *self._missing, entry)
-        elif self._link not in (None, entry.after):
+        elif before and before.link != entry.after:
             self._report_break("fork", key, "it does not follow the entry before it", entry)
             self._expect_any_totals()
+        elif before and entry.first != before.messages + 1:
+            problem = f"ordinals continue with {entry.first}, not {before.messages + 1}"
+            self._report("hole", key, problem)
             self.active.lose()
-        elif self._messages is not None and entry.first != self._messages + 1:
-            self._report(
-                "hole", key, f"ordinals continue with {entry.first}, not {self._messages + 1}"
-            )
-            self.active.lose()
-        self._is_after_hole = False
-        self._link = entry.totals.link
-        self._messages = entry.last
+        self._missing = ()
 
     def _report_break(self, kind: str, key: str, problem: str, entry: Entry) -> None:
         """Report that entries before an entry are lost, with the ordinals and source ids that no entry has."""
@@ -161,14 +155,13 @@ class LogCheck:
                 entry_id(self.subject.conversation, self._next),
                 f"{are} missing before {key!r}",
             )
-            self._is_after_hole = True
             self._expect_anything()
         self._next = number + 1
 
     def _unreadable(self, key: str, error: Exception) -> None:
-        if self._is_after_hole:
+        if self._missing:
             self._report("hole", *self._missing)
-            self._is_after_hole = False
+            self._missing = ()
         self._report("damaged", key, problem_of(error))
         self.is_readable = False
         self._expect_anything()
@@ -176,14 +169,12 @@ class LogCheck:
     def _expect_anything(self) -> None:
         """Make the next entry unchecked against its predecessor, which cannot be read."""
         self._expect_any_totals()
-        self._link = None
         self.is_damaged = True
-        self.active.lose()
 
     def _expect_any_totals(self) -> None:
         self._candidates = ()
-        self._messages = None
         self._sources = RecentSources()
+        self.active.lose()
 
     def _check_content(self, entry: Entry, payloads: Mapping[str, str]) -> None:
         key = entry_id(self.subject.conversation, entry.number)
