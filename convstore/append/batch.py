@@ -44,9 +44,11 @@ from convstore.messages.encoding import (
     fields_of,
 )
 from convstore.messages.media_sizes import MediaSize
+from convstore.messages.reasoning import begins_with_reasoning
 from convstore.messages.sizes import bytes_of
 from convstore.messages.text import text_of
 from convstore.messages.tokens import NamedCounter, count, counted
+from convstore.messages.tool_calls import is_paused
 from convstore.messages.values import Codec
 from convstore.sources.detection import SourceExtractor, extract_sources, parse_json, read_back_ids
 from convstore.sources.failures import FailureJudge
@@ -78,10 +80,11 @@ class Prepared(NamedTuple):
 
     Attributes:
         message: The message itself.
-        stored: Its stored form, without the fields that depend on its position; `view_tokens` without a stub.
+        stored: Its stored form, of which `compose` sets the fields that depend on its position.
+        view_tokens: Its size in views without a stub.
         payload: The parts outside the body; "" for none.
         chunks: The compressed payload.
-        sources: The sources of a tool result, still without numbers; `given` is that of the tool.
+        sources: The sources of a tool result, which `compose` numbers; `given` is the number of the tool.
         read_back: Numbers of older sources that a page of ``retrieve_previous_sources`` shows.
         text: The content of a tool result as text.
         error: The error message of a failed result, None if it succeeded.
@@ -90,6 +93,7 @@ class Prepared(NamedTuple):
 
     message: BaseMessage
     stored: EntryMessage
+    view_tokens: int
     payload: str = ""
     chunks: tuple[Chunk, ...] = ()
     sources: tuple[EntrySource, ...] = ()
@@ -394,10 +398,18 @@ class _Preparation:
                 message, self.codec, text_digest=ref.digest if ref and is_text else None
             ),
             payload=ref,
+            is_paused=is_paused(message),
+            is_reasoning=begins_with_reasoning(message),
             media=media,
         )
         return Prepared(
-            message, stored, payload, chunks, has_large_fields=encoded.has_large_fields, **facts
+            message,
+            stored,
+            sizes[1],
+            payload,
+            chunks,
+            has_large_fields=encoded.has_large_fields,
+            **facts,
         )
 
     def _source(

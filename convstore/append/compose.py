@@ -18,16 +18,15 @@ from convstore.append.batch import Batch, Prepared
 from convstore.append.items import PreparedItem
 from convstore.exceptions import SourceIdClashError
 from convstore.log.assignment import saw_of
-from convstore.log.entry import Entry, EntryMessage, EntrySource, Totals
+from convstore.log.entry import Entry, EntryMessage, EntrySource, OpenCall, Totals
 from convstore.log.facts.event import EVENT
 from convstore.log.facts.items import ITEMS, EntryItem
 from convstore.log.facts.thinking import THINKING, Thinking
 from convstore.log.rows import is_named
 from convstore.log.totals import Followed, RunningTotals
 from convstore.messages.encoding import decode_message
-from convstore.messages.reasoning import begins_with_reasoning, has_bound_thinking
+from convstore.messages.reasoning import has_bound_thinking
 from convstore.messages.tokens import count
-from convstore.messages.tool_calls import is_paused
 from convstore.runtime.cache import CachedPayload
 from convstore.sources.failures import has_failed_by
 from convstore.sources.shortening import leave_out, with_stub
@@ -55,7 +54,7 @@ def compose(
     last_active: int = 0,
     questions: Mapping[str, int] = _NO_QUESTIONS,
 ) -> Entry:
-    """Compose the entry that appends a batch to a log with these totals.
+    """Compose the entry that appends a batch to a log with these totals; its messages and sources are the batch's own.
 
     Sources without a number get the next free ones, which their stubs name. Then the numbers of `batch.reserve` are
     reserved, for a child as if sources here had them.
@@ -76,14 +75,16 @@ def compose(
         known = _named_turn(batch, prepared, ordinal, asked)
         result_id = _added_to(batch, prepared)
         followed = running.follow(prepared.message, ordinal, turn=known, is_added=bool(result_id))
-        own = [_numbered(source, running, numbering, taken) for source in prepared.sources]
-        message = _message(prepared, batch, ordinal, followed, added_to=result_id, sources=own)
+        for source in prepared.sources:
+            _number(source, running, numbering, taken)
+        _set_place(prepared, batch, ordinal, followed, added_to=result_id)
+        message = prepared.stored
         _set_seen(message, batch, is_stamped=message.id == stamped)
         if message.begins_turn:
             asked[message.id] = ordinal
         running.add_size(message)
         messages.append(message)
-        sources += own
+        sources += prepared.sources
     _log_uncalled(messages)
     facts = batch.facts
     if event := EVENT.among(facts):
@@ -196,99 +197,70 @@ class _Numbering:
         return cls(too_high, iter(batch.reserved), kept[-1] if kept else 0)
 
 
-def _numbered(
+def _number(
     source: EntrySource, running: RunningTotals, numbering: _Numbering, taken: frozenset[int]
-) -> EntrySource:
-    """Number a source; its own number is replaced if it is in use, or counts as such."""
+) -> None:
+    """Number a source; the number that its tool gave it is replaced if it is in use, or counts as such."""
     number = source.given
     if number is None or number in numbering.in_use or number in taken:
         number = next(numbering.reserved, running.sources_through + 1)
         running.sources_through = max(running.sources_through, number)
         running.given_through = max(running.given_through, number)
     numbering.in_use.add(number)
-    return EntrySource(  # `dataclasses.replace` takes seven times as long
-        number,
-        source.message_id,
-        source.title,
-        source.url,
-        source.place,
-        source.digest,
-        source.piece,
-        None if source.given == number else source.given,
-        running.shown.add(source.digest, number),
-        source.given == number,
-        source.is_plain,
-        source.is_shown,
-    )
+    source.id = number
+    source.earlier = running.shown.add(source.digest, number)
 
 
-def _message(
-    prepared: Prepared,
-    batch: Batch,
-    ordinal: int,
-    followed: Followed,
-    *,
-    added_to: str,
-    sources: Sequence[EntrySource],
-) -> EntryMessage:
-    """Return a prepared message as its entry stores it, with its stub.
+def _set_place(
+    prepared: Prepared, batch: Batch, ordinal: int, followed: Followed, *, added_to: str
+) -> None:
+    """Set the fields of a prepared message that depend on its position in the log.
 
     `added_to` is the `result_id` of the call to whose result a tool added it, "" for any other message.
     """
-    call = followed.call
-    answers = added_to or call.result
-    tool = (prepared.message.name or call.tool) if isinstance(prepared.message, ToolMessage) else ""
-    numbers = named_sources(tool, [source.id for source in sources], prepared.read_back)
-    error = _error_of(prepared, batch, tool)
-    stub = None
-    if prepared.message.type == "tool":
-        stub = stub_of(
-            tool=tool,
-            tool_message_id=prepared.stored.id,
-            content=prepared.text,
-            tokens=prepared.stored.tokens,
-            source_ids=numbers,
-            error=error,
-        )
-    stored = prepared.stored
-    view_tokens = stored.view_tokens if stub is None else _stub_tokens(prepared, stub, batch)
-    return EntryMessage(  # as in `_numbered`
-        ordinal,
-        stored.id,
-        stored.type,
-        stored.body,
-        stored.digest,
-        stored.tokens,
-        view_tokens,
-        stored.content_digest,
-        followed.turn,
-        saw_of(ordinal) if stored.type == "ai" and not answers else 0,
-        followed.results,
-        answers,
-        tool,
-        "" if id_problem(call.id) else call.id,
-        call.arguments,
-        write_ids(numbers) if numbers else "",
-        stub,
-        stored.payload,
-        is_named=is_named(stored.type, view_tokens, tool),
-        is_failed=error is not None,
-        is_judged=(error is None) != (prepared.error is None),
-        is_paused=is_paused(prepared.message),
-        is_reasoning=begins_with_reasoning(prepared.message),
-        media=stored.media,
+    message = prepared.stored
+    message.ordinal = ordinal
+    message.turn = followed.turn
+    message.calls = followed.results
+    message.answers = added_to or followed.call.result
+    message.saw = saw_of(ordinal) if message.type == "ai" and not added_to else 0
+    if isinstance(prepared.message, ToolMessage):
+        _set_result(prepared, prepared.message, batch, followed.call)
+    message.is_named = is_named(message.type, message.view_tokens, message.tool)
+
+
+def _set_result(prepared: Prepared, given: ToolMessage, batch: Batch, call: OpenCall) -> None:
+    """Set the fields of a tool result that depend on its call and on the numbers of its sources, with its stub."""
+    message = prepared.stored
+    tool = given.name or call.tool
+    message.tool = tool
+    message.call = "" if id_problem(call.id) else call.id
+    message.arguments = call.arguments
+    numbers = named_sources(tool, [source.id for source in prepared.sources], prepared.read_back)
+    message.sources = write_ids(numbers) if numbers else ""
+    error = _error_of(prepared, given, batch, tool)
+    message.is_failed = error is not None
+    message.is_judged = message.is_failed != (prepared.error is not None)
+    stub = stub_of(
+        tool=tool,
+        tool_message_id=message.id,
+        content=prepared.text,
+        tokens=message.tokens,
+        source_ids=numbers,
+        error=error,
+    )
+    message.stub = stub
+    message.view_tokens = (
+        prepared.view_tokens if stub is None else _stub_tokens(prepared, stub, batch)
     )
 
 
-def _error_of(prepared: Prepared, batch: Batch, tool: str) -> str | None:
+def _error_of(prepared: Prepared, given: ToolMessage, batch: Batch, tool: str) -> str | None:
     """Return the error text of a result; None if an archive, the application or else its content says no failure."""
-    message = prepared.message
-    if not isinstance(message, ToolMessage):
-        return None
     columns = batch.options.columns.get(prepared.stored.id)
     said = columns.is_failed if columns else None
     if said is None:
-        said = has_failed_by(batch.judge, tool, message)
+        said = has_failed_by(batch.judge, tool, given)
     if said is None:
         return prepared.error
     return (prepared.error or prepared.text) if said else None
@@ -325,7 +297,7 @@ def renumbered_by(sources: Sequence[EntrySource]) -> dict[str, dict[int, int]]:
     """Return old and new numbers of renumbered sources, by message id."""
     changed: dict[str, dict[int, int]] = {}
     for source in sources:
-        if source.given is not None:
+        if source.given is not None and not source.kept:
             changed.setdefault(source.message_id, {})[source.given] = source.id
     return changed
 

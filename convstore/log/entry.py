@@ -211,9 +211,8 @@ class EntrySource:
         place: Its place in its message's payload, or in `piece`.
         digest: Digest of its text.
         piece: The text that holds it, if the payload does not.
-        given: The number that the tool gave it, if that was taken.
+        given: The number that the tool gave it, None if it gave none.
         earlier: The number under which the same text was shown before, None if it is new.
-        kept: True if the tool numbered it, False if the store did.
         is_plain: True if its item holds only its text, and title and address as shown in one line.
         is_shown: True if its tool showed the whole item, in JSON.
         entry: Key of the entry that it was read from.
@@ -228,10 +227,14 @@ class EntrySource:
     piece: str = ""
     given: int | None = None
     earlier: int | None = None
-    kept: bool = False
     is_plain: bool = False
     is_shown: bool = False
     entry: str = field(default="", compare=False)
+
+    @property
+    def kept(self) -> bool:
+        """True if it has the number that the tool gave it, False if the store numbered it."""
+        return self.given == self.id
 
 
 class OpenCall(NamedTuple):

@@ -89,7 +89,7 @@ def _rare_columns(run: Sequence[EntrySource]) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {
         "urls": [source.url for source in run],
         "pieces": [source.piece for source in run],
-        "given": [source.given for source in run],
+        "given": [None if source.kept else source.given for source in run],
         "earlier": [source.earlier for source in run],
         "plain": [int(source.is_plain) for source in run],
     }
@@ -134,9 +134,8 @@ def _run_from(run: Mapping[str, Any], messages: Sequence[Any], entry: str) -> li
             place,
             digest,
             piece,
-            given,
+            number if kept else given,
             earlier,
-            kept,
             bool(is_plain),
             is_shown,
             entry,

@@ -51,7 +51,7 @@ def make_source(source: EntrySource, found: FoundSource | None, *, content: str)
         "metadata": metadata,
         "tool_message_id": source.message_id,
         "earlier_id": source.earlier,
-        "given_id": source.given,
+        "given_id": None if source.kept else source.given,
         "child_id": "",
     }
     return new_model(Source, values, fields_set=set(values))

@@ -261,7 +261,7 @@ def _is_where_it_says(source: EntrySource, text: str | None, codec: Codec) -> bo
         found = read_item(codec, text[place.middle : place.end])
     except ValueError:
         return False
-    if found is None or (source.id if source.kept else source.given) != found.kept_id:
+    if found is None or source.given != found.kept_id:
         return False
     is_shown = (source.title, source.url, source.is_plain) == found.shown()
     return is_shown and (
