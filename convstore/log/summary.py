@@ -59,7 +59,7 @@ class SummaryRecord:
         tokens_in: Size of the messages folded into it, including the previous summary.
         tokens_out: Size of the summary itself.
         at: Time of creation.
-        reason: Why it was made, as the end of a sentence; "" in older ones.
+        reason: Why it was made, as the end of a sentence.
         results: The newest results that it covers, newest first, each with the ids of its sources as text.
         folded: All results that it adds to those of its parent, in order; only in its own document.
         place: Key and collection of the document that it was read from.
@@ -83,10 +83,10 @@ class SummaryRecord:
     tokens_in: int
     tokens_out: int
     at: datetime
+    reason: str
     results: tuple[tuple[str, str], ...] = ()
     folded: tuple[tuple[str, str], ...] = ()
     messages: tuple[str, ...] = ()
-    reason: str = ""
     place: tuple[str, str] = field(default=("", ""), compare=False)
 
     def covers(self, ordinal: int) -> bool:
@@ -97,20 +97,28 @@ class SummaryRecord:
         )
 
     @property
-    def digest(self) -> bytes:
-        """The checksum of its copy in a state, over all fields but `folded`, `place` and an empty `reason`."""
-        left_out = {"folded", "place"} if self.reason else {"folded", "place", "reason"}
-        values = [
-            getattr(self, attribute.name)
-            for attribute in fields(self)
-            if attribute.name not in left_out
-        ]
-        return digest_of(json.dumps(values, default=date_text))
+    def written(self) -> str:
+        """Its fields as JSON, but for `folded` and `place`."""
+        names = [field.name for field in fields(self) if field.name not in ("folded", "place")]
+        values = {name: getattr(self, name) for name in names}
+        return json.dumps(values, default=date_text, ensure_ascii=False)
 
     @property
-    def whole_digest(self) -> bytes:
-        """The checksum of its own document, which has `folded`, too."""
-        return digest_of(self.digest.hex() + json.dumps(self.folded))
+    def digest(self) -> bytes:
+        """The checksum of its fields, but for `folded` and `place`."""
+        return digest_of(self.written)
+
+    @classmethod
+    def read(
+        cls, written: str, *, folded: tuple[tuple[str, str], ...], place: tuple[str, str]
+    ) -> SummaryRecord:
+        """Return the summary with these fields; a KeyError, TypeError or ValueError if they are damaged."""
+        values = json.loads(written)
+        for name in ("gaps", "results"):
+            values[name] = tuple([(first, other) for first, other in values[name]])
+        values["messages"] = tuple(values["messages"])
+        values["at"] = datetime.fromisoformat(values["at"])
+        return cls(**values, folded=folded, place=place)
 
 
 def chain_of(found: Mapping[str, SummaryRecord], token: str, link: str) -> list[SummaryRecord]:

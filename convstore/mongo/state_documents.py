@@ -34,8 +34,6 @@ from convstore.mongo.versions import stamped
 _SUMMARY_BYTES = 32_000
 """Larger summaries are stored without their text, which is in ``summaries``."""
 
-_ALWAYS = {"token", "digest", "range", "totals", "tokens", "v"}
-
 
 def new_state(conversation: str, entry: Entry) -> dict[str, Any]:
     """Return the document of the state that is inserted with the first entry of a log."""
@@ -173,12 +171,13 @@ def moves_in(document: Mapping[str, Any], key: str) -> list[Move]:
 
 
 def copied_summary(summary: SummaryRecord | None) -> dict[str, Any] | None:
-    """Return the copy of a summary in a state; of a large one, its digest and sizes."""
+    """Return the copy of a summary in a state; without its text if that is large."""
     if summary is None:
         return None
     document = summary_document(summary)
-    is_large = len(bson.encode(document)) > _SUMMARY_BYTES
-    return {name: document[name] for name in document if name in _ALWAYS} if is_large else document
+    if len(bson.encode(document)) > _SUMMARY_BYTES:
+        del document["text"]
+    return document
 
 
 def system_document(system: LeadingSystem, conversation: str) -> dict[str, Any]:

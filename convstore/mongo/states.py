@@ -77,14 +77,13 @@ class States:
         It is where views under any policy begin by their record, or what follows the current summary. One command.
         """
         query = of_state(conversation)
-        fields = {"views": 1, "summary.range": 1}
+        fields = {"views": 1, "summary.entry": 1, "summary.last": 1}
         found = await self._log.find_one(query, fields) or {}
         starts = [
             (record.entry, record.start) for record in views_in(found).values() if record.start > 1
         ]
         if summary := found.get("summary"):
-            _, last, entry, _ = summary["range"]
-            starts.append((entry, last + 1))
+            starts.append((summary["entry"], summary["last"] + 1))
         return max(starts, key=itemgetter(1), default=None)
 
     async def read_end(

@@ -15,7 +15,7 @@ from convstore.mongo.driver import DOCUMENT_SIZE, Driver, is_refusal, size_of
 from convstore.mongo.keys import LOG, family
 
 _DAY = "%Y-%m-%d"
-_SUMMARY_FIELDS = {"conversation": 1, "summary.totals": 1, "summary.tokens": 1}
+_SUMMARY_FIELDS = {"conversation": 1, "summary.sizes": 1}
 GROUP_BY_DAY = {
     "_id": {
         "day": {"$dateToString": {"date": "$at", "format": _DAY}},
@@ -104,9 +104,8 @@ class Statistics:
 
 def _summary_sizes(document: Document) -> tuple[str, tuple[int, int]]:
     with reading(document):
-        summary = document["summary"]
-        sizes = stored_number(summary["totals"][2]), stored_number(summary["tokens"][1])
-        return stored_text(document["conversation"]), sizes
+        covered, own = map(stored_number, document["summary"]["sizes"])
+        return stored_text(document["conversation"]), (covered, own)
 
 
 def _kind(collection: str, *, is_payload: bool, **_: Any) -> str:

@@ -1,56 +1,47 @@
 """Convert summaries to documents and back, and read and write ``summaries``: every summary that was ever made.
 
-A document is written before the state names it; one that no state ever named is ignored.
+A document holds a summary as JSON, with its digest and the few numbers that queries need; a reader makes the document
+again from the JSON and compares it whole. It is written before the state names it; one that no state ever named is
+ignored.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from itertools import chain
 from typing import Any
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.summary import SummaryRecord
-from convstore.mongo.bson_values import (
-    from_stored,
-    stored_list,
-    stored_number,
-    stored_numbers,
-    stored_text,
-    to_stored,
-    utc,
-    wrong_with,
-)
+from convstore.mongo.bson_values import from_stored, sealed, to_stored, unsealed, utc, wrong_with
 from convstore.mongo.collection import Collection, within
 from convstore.mongo.driver import Driver
 from convstore.mongo.keys import LOG, SUMMARIES, summary_id
 from convstore.mongo.versions import is_newer, stamped
-
-_SUMMARY = {
-    "range": ("first", "last", "entry", "seen"),
-    "totals": ("active", "turns", "view_tokens"),
-    "tokens": ("tokens_in", "tokens_out"),
-}
 
 
 def summary_document(record: SummaryRecord) -> dict[str, Any]:
     """Return a summary in the form that states store; its own document has more fields."""
     document = {
         "token": record.token,
-        "version": record.version,
-        "parent": record.parent,
-        "previous": record.previous,
-        **{field: [getattr(record, name) for name in names] for field, names in _SUMMARY.items()},
-        "counter": to_stored(record.counter),
-        "rewound": [list(gap) for gap in record.gaps],
-        "text": to_stored(record.text),
-        "model": to_stored(record.model),
-        "at": record.at,
-        "results": [list(result) for result in record.results],
-        "messages": [to_stored(body) for body in record.messages],
+        "entry": record.entry,
+        "last": record.last,
+        "sizes": [record.view_tokens, record.tokens_out],
         "digest": record.digest,
-    } | ({"reason": record.reason} if record.reason else {})
+        "text": to_stored(record.written),
+    }
     return stamped(document, "summary")
+
+
+def own_document(conversation: str, record: SummaryRecord) -> dict[str, Any]:
+    """Return the own document of a summary in a conversation."""
+    return summary_document(record) | {
+        "_id": summary_id(conversation, record.token),
+        "conversation": conversation,
+        "version": record.version,
+        "at": record.at,
+        "folded": sealed(json.dumps(record.folded), record.token),
+    }
 
 
 def summary_from(document: Mapping[str, Any], *, state: str = "") -> SummaryRecord:
@@ -58,47 +49,26 @@ def summary_from(document: Mapping[str, Any], *, state: str = "") -> SummaryReco
 
     A CorruptDocumentError is raised if it is damaged.
     """
-    key, collection = (state, LOG) if state else (str(document.get("_id")), SUMMARIES)
+    place = (state, LOG) if state else (str(document.get("_id")), SUMMARIES)
     try:
-        if not state and key != summary_id(
-            stored_text(document["conversation"]), stored_text(document["token"])
-        ):
-            raise ValueError("the key does not match the conversation and the token")
-        numbers = (
-            zip(names, stored_numbers(document[field]), strict=True)
-            for field, names in _SUMMARY.items()
-        )
-        record = SummaryRecord(
-            token=stored_text(document["token"]),
-            version=stored_number(document["version"]),
-            parent=stored_text(document["parent"]),
-            previous=stored_text(document["previous"]),
-            counter=from_stored(document["counter"]),
-            gaps=tuple(
-                (stored_number(low), stored_number(high))
-                for low, high in stored_list(document["rewound"])
-            ),
-            text=from_stored(document["text"]),
-            model=from_stored(document["model"]),
-            **dict(chain.from_iterable(numbers)),
-            at=utc(document["at"]),
-            results=_pairs(document["results"]),
-            folded=_pairs(document.get("folded", ())),
-            messages=tuple(from_stored(body) for body in stored_list(document["messages"])),
-            reason=stored_text(document.get("reason", "")),
-            place=(key, collection),
-        )
-        if document["digest"] != (record.digest if state else record.whole_digest):
-            raise ValueError("the digest does not match the content")
+        written = from_stored(document["text"])
+        if state:
+            record = SummaryRecord.read(written, folded=(), place=place)
+            is_same = document == summary_document(record)
+        else:
+            pairs = json.loads(unsealed(document["folded"], document["token"]))
+            folded = tuple([(first, other) for first, other in pairs])
+            record = SummaryRecord.read(written, folded=folded, place=place)
+            expected = own_document(document["conversation"], record)
+            is_same = {**document, "at": utc(document["at"])} == expected
+        if not is_same:
+            raise ValueError("its key, its digest or its numbers do not match its content")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
+        key, collection = place
         raise CorruptDocumentError(
             key, f"a summary: {wrong_with(error)}", collection=collection
         ) from error
     return record
-
-
-def _pairs(value: Any) -> tuple[tuple[str, str], ...]:
-    return tuple((stored_text(first), stored_text(other)) for first, other in stored_list(value))
 
 
 class Summaries:
@@ -109,13 +79,7 @@ class Summaries:
 
     async def insert(self, conversation: str, record: SummaryRecord) -> None:
         """Insert a summary; repeating it has no effect. One command."""
-        document = summary_document(record) | {
-            "_id": summary_id(conversation, record.token),
-            "conversation": conversation,
-            "folded": [list(result) for result in record.folded],
-            "digest": record.whole_digest,
-        }
-        await self._summaries.insert(document)
+        await self._summaries.insert(own_document(conversation, record))
 
     async def find(self, conversation: str, token: str) -> SummaryRecord | None:
         """Return a summary, or None. One command."""

@@ -253,7 +253,7 @@ class StateContract(VerifyFixtures):
         await _talk(chat, *range(6), words=9_000)
         assert (await chat.compact(force=True)).status == "done"
         state = await (await Stored.of(chat, database)).state()
-        assert set(state["summary"]) == {"token", "digest", "range", "totals", "tokens"}
+        assert set(state["summary"]) == {"token", "digest", "entry", "last", "sizes"}
         other = new_store().conversation(**chat.scope)
         trips = [(await other.load_history()).report.round_trips for _ in range(2)]
         assert (await other.load_history()).summary == text

@@ -11,9 +11,8 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.conversation import Conversation
-from convstore.log.summary import SummaryRecord
 from convstore.mongo.inspection import Inspection
-from convstore.mongo.summaries import summary_document, summary_from
+from convstore.mongo.summaries import own_document, summary_from
 from convstore.runtime.clock import Clock
 from convstore.store import ConversationStore
 from convstore.summarization import HeadTailSummarizer
@@ -249,10 +248,10 @@ class VerifyContract(VerifyFixtures):
         record = summary_from(first)
         key = f"{stored.conversation}:unused"
         await summaries.insert_one(
-            {**first, "_id": key, **_signed(replace(record, token="unused"))}  # noqa: S106 - no password
+            own_document(stored.conversation, replace(record, token="unused"))  # noqa: S106 - no password
         )
-        await summaries.update_one(
-            {"_id": first["_id"]}, {"$set": _signed(replace(record, last=999))}
+        await summaries.replace_one(
+            {"_id": first["_id"]}, own_document(stored.conversation, replace(record, last=999))
         )
         found = set(await stored.found(repair=True))
         # The second one extends the first, so they do not agree any more.
@@ -426,9 +425,3 @@ class VerifyContract(VerifyFixtures):
         found = await stored.found(repair=True)
         assert {"head_entry", "orphan_chunks"} <= {kind for kind, _ in found}
         assert len(await stored.all()) == len(before)
-
-
-def _signed(record: SummaryRecord) -> dict[str, Any]:
-    """Return the fields of a summary document that a forger would have to change together."""
-    document = summary_document(record)
-    return {"token": record.token, "range": document["range"], "digest": record.whole_digest}
