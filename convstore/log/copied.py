@@ -59,7 +59,6 @@ class LogCopy:
         tail: The totals of its last entry.
         places: Ordinals of messages in the log, and in the copy.
         log_active: The active messages of the log, as far as its entries were seen.
-        log_link: The link of the last of these entries.
         log_sources: The highest source id that was in use after any of them.
         matched: Number of these entries.
         summaries: Tokens of its summaries.
@@ -72,7 +71,6 @@ class LogCopy:
     tail: Totals = field(default_factory=Totals)
     places: dict[int, int] = field(default_factory=dict)
     log_active: Rewinds = NO_REWINDS
-    log_link: int = 0
     log_sources: int = 0
     matched: int = 0
     summaries: frozenset[str] = frozenset()
@@ -135,7 +133,6 @@ class LogCopy:
         for row in item_rows([entry]):
             if place_of_item := self.items.get(row.item.id):
                 self._item_places.append((row.place, place_of_item))
-        self.log_link = entry.totals.link
         self.log_sources = max(self.log_sources, entry.totals.sources_through)
         self.matched += 1
         self._numbers[entry.number] = self._links.get(entry.totals.link, 0)
@@ -277,19 +274,6 @@ class LogCopy:
             return read_message(self.codec, message, payload)
         return decode_message(self.codec, message.body)
 
-    def reserved(self, at: datetime, through: int, *, link: int) -> Entry:
-        """Return an entry without messages after which no source gets a number up to `through`."""
-        before = self.tail
-        totals = replace(
-            before,
-            entries=before.entries + 1,
-            sources_through=through,
-            given_through=through,
-            updated_at=at,
-            link=link,
-        )
-        return Entry(before.messages + 1, at, (), totals, after=before.link)
-
     def _tells_of_lost_rewinds(self, entry: Entry) -> bool:
         """Return True if an entry of a hidden variant also has a change of other messages, whose own entry is lost."""
         rewinds = _after(self.log_active, entry)
@@ -385,6 +369,19 @@ class LogCopy:
         counts = self._totals.counts(place, _pairs(self.active))
         there = self._moved_totals(own_totals(entry))
         return replace(continued(made.totals, there), **counts, counter=made.totals.counter)
+
+
+def reservation(before: Totals, through: int, *, at: datetime, link: int) -> Entry:
+    """Return an entry without messages after which no source gets a number up to `through`."""
+    totals = replace(
+        before,
+        entries=before.entries + 1,
+        sources_through=through,
+        given_through=through,
+        updated_at=at,
+        link=link,
+    )
+    return Entry(before.messages + 1, at, (), totals, after=before.link)
 
 
 def _replies_in(entry: Entry) -> Iterator[tuple[int, int, bool]]:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from convstore.exceptions import CorruptDocumentError, SchemaVersionError
-from convstore.log.copied import LogCopy
+from convstore.log.copied import LogCopy, reservation
 from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.log.state import State, forked
 from convstore.log.summary import SummaryRecord
@@ -97,10 +97,11 @@ class Repairer:
             async for batch in batches:
                 await self._follow(source, target, copy, batch)
         through = max(reserved, copy.log_sources)
-        at = copy.tail.updated_at
-        if at and through and copy.matched > sound_through:
-            made = self._reserved(copy, at, through + _ROOM)
-            await self.ends.reader.log.insert(target, made)
+        if through and copy.matched > sound_through:
+            at = copy.tail.updated_at or self.ends.reader.clock.now()
+            made = self._reservation(copy.tail, through + _ROOM, at)
+            await self.ends.reader.log.insert(target, [made])
+            copy.add(made)
         await self.copies.move_annotations(source, target, copy.places, since=_EVER)
         return Repaired(target, copy.tail, copy.matched)
 
@@ -125,15 +126,15 @@ class Repairer:
 
     async def reserve(self, conversation: str, tail: Totals, through: int) -> Entry | None:
         """Reserve the source ids up to one that children have; None if another writer appended first."""
-        copy = LogCopy(self.codec, tail)
-        made = copy.reserved(
-            self.ends.reader.clock.now(), through, link=self.ends.reader.clock.link()
-        )
+        made = self._reservation(tail, through, self.ends.reader.clock.now())
         try:
             await self.ends.reader.log.insert(conversation, [made])
         except SlotTaken:
             return None
         return made
+
+    def _reservation(self, tail: Totals, through: int, at: datetime) -> Entry:
+        return reservation(tail, through, at=at, link=self.ends.reader.clock.link())
 
     async def drop(self, made: Repaired) -> None:
         """Remove a copy that does not replace its log."""
@@ -184,33 +185,9 @@ class Repairer:
         missing = [entry for entry in entries if not copy.has(entry)]
         payloads = await self._copy_chunks(source, target, missing)
         messages = [message for entry in missing for message in entry.messages]
-        work = partial(self._following, copy, entries, payloads, source)
+        work = partial(_following, copy, entries, payloads, source)
         made = await run_in_thread_if_long(work, characters=characters_of(messages, payloads))
         await self.ends.reader.log.insert(target, made)
-
-    def _following(
-        self, copy: LogCopy, entries: Sequence[Entry], payloads: Mapping[str, str], source: str
-    ) -> list[Entry]:
-        """Add to the copy what it lacks of the next entries of the log; return the entries to write."""
-        made = list[Entry]()
-        for entry in entries:
-            if not copy.has(entry):
-                if entry.after != copy.log_link:
-                    made += self._reserved(copy, entry.at, _before_sources(entry))
-                following = _lacking(copy, entry, payloads, source)
-                if following is not None:
-                    copy.add(following)
-                    made.append(following)
-            copy.match(entry)
-        return made
-
-    def _reserved(self, copy: LogCopy, at: datetime, through: int) -> list[Entry]:
-        """Reserve source ids up to one in the copy; return the entry to write, none if they are in use."""
-        if through <= copy.tail.sources_through:
-            return []
-        made = copy.reserved(at, through, link=self.ends.reader.clock.link())
-        copy.add(made)
-        return [made]
 
     async def _copy_chunks(
         self, source: str, target: str, entries: Sequence[Entry]
@@ -276,17 +253,18 @@ class Repairer:
             after = str(page[-1]["_id"])
 
 
-def _lacking(copy: LogCopy, entry: Entry, payloads: Mapping[str, str], source: str) -> Entry | None:
-    """Return the entry that adds to a copy what it lacks of an entry of the log; None if it has all, or has no room."""
-    made = copy.follow(entry, payloads)
-    if made is None or not copy.has_source_ids(made):
-        return made
-    line = "entry %s of %s is not in the repaired copy, where its source ids are taken"
-    _LOGGER.warning(line, entry.number, source)
-    return None
-
-
-def _before_sources(entry: Entry) -> int:
-    """Return the highest source id that was in use before an entry."""
-    numbers = [source.id for source in entry.sources]
-    return min(numbers) - 1 if numbers else entry.totals.sources_through
+def _following(
+    copy: LogCopy, entries: Sequence[Entry], payloads: Mapping[str, str], source: str
+) -> list[Entry]:
+    """Add to a copy what it lacks of the next entries of a log, as far as it has room; return the entries to write."""
+    following = list[Entry]()
+    for entry in entries:
+        made = None if copy.has(entry) else copy.follow(entry, payloads)
+        if made is not None and copy.has_source_ids(made):
+            line = "entry %s of %s is not in the repaired copy, where its source ids are taken"
+            _LOGGER.warning(line, entry.number, source)
+        elif made is not None:
+            copy.add(made)
+            following.append(made)
+        copy.match(entry)
+    return following
