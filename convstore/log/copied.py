@@ -157,7 +157,9 @@ class LogCopy:
         made = self._made(entry, kept, payloads, facts, branch)
         if branch is not None:
             made = branch.entry_of(made, self.tail, self.active)
-            if self._tells_of_lost_rewinds(entry):
+            if BRANCH.of(
+                entry
+            ):  # it may have a change of other messages, too, whose own entry is lost
                 made = self._with_rewinds(made, entry)
         elif event is not None and event.kind == "begin":
             made = BRANCH.on(made, self._point(entry, made, event))
@@ -273,18 +275,6 @@ class LogCopy:
         with suppress(CorruptDocumentError):
             return read_message(self.codec, message, payload)
         return decode_message(self.codec, message.body)
-
-    def _tells_of_lost_rewinds(self, entry: Entry) -> bool:
-        """Return True if an entry of a hidden variant also has a change of other messages, whose own entry is lost."""
-        rewinds = _after(self.log_active, entry)
-        if rewinds is None or BRANCH.of(entry) is None:
-            return False
-        before = _pairs(self.log_active)
-        after = _pairs(rewinds)
-        expected = joined([*before, (entry.first, entry.last)])
-        if after == expected:
-            return False
-        return bool(self._moved(without(after, expected)) or self._moved(without(before, after)))
 
     def _with_rewinds(self, made: Entry, entry: Entry) -> Entry:
         """Return an entry that rewinds and restores in the copy what an entry did in the log."""

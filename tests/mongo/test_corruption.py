@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -26,6 +27,7 @@ from convstore.chain import ChainSummarizer, ChainSummarizerConfig
 from convstore.exceptions import CorruptDocumentError
 from convstore.messages.compression import CHUNK_BYTES, decompress
 from convstore.messages.values import Codec
+from convstore.mongo.summaries import own_document, summary_from
 from convstore.testing import rag_turn, same_messages
 from convstore.values.policy import CompactionRule
 
@@ -434,8 +436,9 @@ def test_a_text_can_not_unfold_without_end(text: str) -> None:
 async def test_summaries_that_lead_in_a_circle_are_named(damage: Damage) -> None:
     """No read follows them for ever."""
     [summary] = [document async for document in damage.database["summaries"].find({})]
-    changed = {**summary, "previous": summary["token"], "parent": summary["token"]}
-    del changed["digest"]  # as one wrote it who knows the format
+    token = summary["token"]
+    record = replace(summary_from(summary), previous=token, parent=token)
+    changed = own_document(summary["conversation"], record)  # as one wrote it who knows the format
     assert await damage.put("summaries", changed)
     for read in (damage.chat().summaries(), damage.chat().expand_summary(1)):
         with pytest.raises(CorruptDocumentError, match=summary["_id"]):
@@ -449,7 +452,7 @@ async def test_a_missing_summary_is_named(damage: Damage) -> None:
     await damage.database["summaries"].delete_one({"_id": summary["_id"]})
     with pytest.raises(CorruptDocumentError, match=summary["_id"]):
         await damage.chat().summaries()
-    assert (await damage.chat().load_history()).summary == summary["text"]
+    assert (await damage.chat().load_history()).summary == summary_from(summary).text
 
 
 async def test_an_entry_that_lost_its_messages_is_damage() -> None:
