@@ -19,7 +19,9 @@ from convstore.ext.older_checkpoint import run_config
 from convstore.ext.run_scope import ScopeChoice, scope_of
 from convstore.integration import HeldTurn, TurnAccess, log_of
 from convstore.messages.filing import ids_of, last_question
+from convstore.types import History
 from convstore.values.scope import root_scope
+from convstore.wire.history import open_turn_of
 
 NO_STREAM = "nostream"
 """Tag of model calls that LangGraph does not stream as the run's; they are not heard either."""
@@ -97,24 +99,44 @@ def turn_around() -> HeldTurn | None:
 
 
 async def with_turn_id(
-    chat: Conversation, messages: Sequence[BaseMessage]
+    chat: Conversation, messages: Sequence[BaseMessage], history: History | None = None
 ) -> tuple[Sequence[BaseMessage], list[BaseMessage]]:
     """Give the question of a run the id of the turn that its caller has entered; return messages and changes.
 
     Without the id the log would have the question twice, and the turn no answer. A question that the log has keeps its
-    own. One command if the ids differ, else none.
+    own. One command if the ids differ, else none. Below a call, the same words as those of a turn that broke off or
+    waits there continue it: a tool that runs again may have no id for them.
     """
     held = TurnAccess(chat).entered()
     at = last_question(messages)
-    if held is None or at is None or held.record.turn_id in ids_of(messages):
+    if at is None:
+        return messages, []
+    turn_id = held.record.turn_id if held else await _broken_off(chat, messages[at], history)
+    if not turn_id or turn_id in ids_of(messages):
         return messages, []
     if await log_of(chat).find([str(messages[at].id)]):
         return messages, []
-    named = [messages[at].model_copy(update={"id": held.record.turn_id}), *messages[at + 1 :]]
+    named = [messages[at].model_copy(update={"id": turn_id}), *messages[at + 1 :]]
     return [*messages[:at], *named], [
         *(RemoveMessage(str(message.id)) for message in messages[at:]),
         *named,
     ]
+
+
+async def _broken_off(chat: Conversation, question: BaseMessage, history: History | None) -> str:
+    """Return the id of a turn that asks the same as a question, is not over, and that nothing in this run works on.
+
+    "" without one, and in a conversation that does not belong to a call. One command without a view.
+    """
+    calls = (outer.child(*call) for outer, call, _ in _OUTER.get() if call)
+    if not any(child.scope == chat.scope for child in calls):
+        return ""
+    history = history or await chat.load_history()
+    turn_id = open_turn_of(history)
+    if not turn_id or TurnAccess(chat).held(turn_id):
+        return ""
+    asked = next((shown for shown in history.messages if shown.id == turn_id), None)
+    return turn_id if asked and asked.content == question.content else ""
 
 
 def redactor_of(drafts: bool | Callable[[str], str]) -> Callable[[str], str] | None:

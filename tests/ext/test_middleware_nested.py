@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.tools import BaseTool, tool
 from scripted_agents import ScriptedModel, calls, kinds, log_of
 
@@ -163,6 +163,30 @@ async def test_an_agent_that_is_asked_twice_at_once_mixes_nothing(store: Convers
     ]
     assert sorted(turns) == sorted(expected)
     assert [kinds(model.shown[-1]) for model in models.values()] == [turn[:-1] for turn in expected]
+
+
+@pytest.mark.parametrize(("fails", "times"), [(True, 1), (False, 2)])
+async def test_the_same_words_below_a_call_continue_a_turn_that_broke_off(
+    store: ConversationStore, fails: bool, times: int
+) -> None:
+    """A tool that runs again needs no id for its question; one that asks the same twice at once gets two answers."""
+    inner = agent_of(store, [*[ValueError("503")] * fails, *[AIMessage("In May.")] * times])
+
+    @tool
+    async def ask() -> str:
+        """Ask the other agent."""
+        runs = [inner.ainvoke({"messages": [("user", "When?")]}) for _ in range(times)]
+        return str((await asyncio.gather(*runs))[-1]["messages"][-1].text)
+
+    outer = agent_of(store, [calls("ask"), AIMessage("Plant in May.")], ask)
+    request = {"messages": [HumanMessage("?", id="q1")]}, {"configurable": ADA}
+    if fails:
+        with pytest.raises(ValueError, match="503"):
+            await outer.ainvoke(*request)
+    await outer.ainvoke(*request)
+    [child] = await children_of(store.conversation(**ADA))
+    said = [message.text for message in await log_of(child)]
+    assert sorted(said) == ["In May."] * times + ["When?"] * times
 
 
 @pytest.mark.slow

@@ -224,19 +224,23 @@ async def test_a_call_of_the_turn_is_not_decided_while_another_answer_waits(
 @pytest.mark.slow
 @pytest.mark.parametrize("is_lost", [False, True])
 @pytest.mark.parametrize("how", ["again", "command"])
+@pytest.mark.parametrize("has_id", [True, False])
 async def test_an_agent_in_a_tool_pauses_its_caller(
-    store: ConversationStore, scope: dict[str, str], is_lost: bool, how: str
+    store: ConversationStore, scope: dict[str, str], is_lost: bool, how: str, has_id: bool
 ) -> None:
     """A call that waits in an inner agent's conversation pauses the caller, and the decision there resumes it.
 
-    The question of the caller is sent again, or the command of the inner turn; also if the checkpoint is lost.
+    The question of the caller is sent again, or the command of the inner turn; also if the checkpoint is lost, and if
+    the tool has no id for its question.
     """
     inner = agent_of(store, None, calls("refund", euros=5), AIMessage("Paid."))
 
     @tool
     async def helper(call_id: Annotated[str, InjectedToolCallId]) -> str:
         """Help."""
-        said = await inner.ainvoke({"messages": [HumanMessage("Pay.", id=call_id)]})
+        said = await inner.ainvoke(
+            {"messages": [HumanMessage("Pay.", id=call_id if has_id else None)]}
+        )
         return str(said["messages"][-1].text)
 
     own = ConversationMiddleware(store)
@@ -249,9 +253,10 @@ async def test_an_agent_in_a_tool_pauses_its_caller(
     await outers[0].ainvoke(ASKED, config)
     [info] = await chat.children()
     child = store.conversation(**info.scope)
-    await child.decide("call_0", await result_id_of(child, "call_0"), "approve")
+    [turn] = [turn async for turn in child.turns()]
+    await child.decide(turn.turn_id, turn.waiting_calls[0], "approve")
     assert await resume_command(chat, "r1") is None
-    given = ASKED if how == "again" else await resume_command(child, "call_0")
+    given = ASKED if how == "again" else await resume_command(child, turn.turn_id)
     await outers[is_lost].ainvoke(given, config)
     assert [message.text for message in await log_of(chat)][2:] == ["Paid.", "Done."]
     assert [message.text for message in await log_of(child)][2:] == ["5 euros", "Paid."]

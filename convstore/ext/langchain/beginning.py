@@ -194,7 +194,7 @@ class _Joining:
 
     async def name_question(self) -> None:
         """Give the question the id of the turn that the caller has entered."""
-        self.messages, named = await with_turn_id(self._chat, self.messages)
+        self.messages, named = await with_turn_id(self._chat, self.messages, self.history)
         self.changes += named
         self.logged |= self._shown & ids_of(named)
 
