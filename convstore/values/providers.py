@@ -50,7 +50,6 @@ _CHOICES: Final = {
     "reasoning_of": get_args(_Writers),
     "result_media": get_args(_ResultMedia),
 }
-_IMAGES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
 
 
 @suggests_options
@@ -61,8 +60,8 @@ class ProviderRules:
     Attributes:
         name: The name of the row.
         package: The name that LangChain's package writes into ``response_metadata["model_provider"]`` of its answers:
-            these are sent as they came. "" if there is none.
-        family: Rows of one family take each other's reasoning; by default the name.
+            these are sent as they came. "" if there is none. Rows with one package, or else one name, are a family
+            whose models may take each other's reasoning.
         models: Beginnings of the names of its models; the longest one that fits chooses the row.
         call_ids: Form of new tool call ids, such as ``"call_{r:24:x}"``; see `CallIdTemplate`.
         own_call_ids: True if the API accepts ids of this form alone.
@@ -81,7 +80,6 @@ class ProviderRules:
             moves them; "moved" to a message of a user after the results; "named" by a text.
         failed_media: False if a failed result is text only.
         result_names: True if a result needs the name of its tool.
-        images: Types of images that it accepts as data.
         image_characters: Maximum length of their Base64, 0 for none.
         max_images: Most images of a request, None for no limit that is known.
         max_pages: Most pages of PDFs in a request, None for no limit that is known.
@@ -97,7 +95,6 @@ class ProviderRules:
 
     name: str
     package: str = ""
-    family: str = ""
     models: tuple[str, ...] = ()
     call_ids: str = "call_{r:24:x}"
     own_call_ids: bool = False
@@ -113,7 +110,6 @@ class ProviderRules:
     result_media: _ResultMedia = "kept"
     failed_media: bool = True
     result_names: bool = False
-    images: frozenset[str] = _IMAGES
     image_characters: int = 0
     max_images: int | None = None
     max_pages: int | None = None
@@ -126,7 +122,6 @@ class ProviderRules:
             check_choice(getattr(self, name), *choices, name=name)
         for omitted in self.package_omits:
             check_choice(omitted, "reasoning", "text_beside_calls", name="package_omits")
-        object.__setattr__(self, "images", frozenset(self.images))
         object.__setattr__(self, "package_omits", frozenset(self.package_omits))
         object.__setattr__(self, "models", tuple(self.models))
 
@@ -134,8 +129,8 @@ class ProviderRules:
     def options(self) -> dict[str, Any]:
         """The name and the fields that differ from the defaults, as JSON has them: ``ProviderRules(**options)``.
 
-        >>> ProviderRules(name="own", images=frozenset({"image/png"})).options
-        {'name': 'own', 'images': ['image/png']}
+        >>> ProviderRules(name="own", models=("my-",)).options
+        {'name': 'own', 'models': ['my-']}
         """
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
@@ -174,8 +169,8 @@ class ProviderRules:
 
     @property
     def kin(self) -> str:
-        """The family, or else the name."""
-        return self.family or self.name
+        """The family: the package, or else the name."""
+        return self.package or self.name
 
 
 def _as_json(value: Any) -> Any:
@@ -251,7 +246,6 @@ ROWS: Final = {
         replace(
             _ANTHROPIC,
             name="anthropic_bound",
-            family="anthropic",
             models=(),
             reasoning="always",
             bound_thinking=True,
@@ -272,7 +266,6 @@ ROWS: Final = {
         replace(
             _GEMINI,
             name="google_genai_2",
-            family="google_genai",
             models=("gemini-1", "gemini-2"),
             signature_needed=False,
         ),
@@ -280,7 +273,6 @@ ROWS: Final = {
         replace(
             _MISTRAL,
             name="mistral_v3",
-            family="mistralai",
             models=("open-mistral", "open-mixtral", "mistral-nemo", "mistral-large-2407"),
             text_beside_calls=False,
         ),
@@ -299,7 +291,6 @@ ROWS: Final = {
         ProviderRules(
             name="responses",
             package="openai",
-            family="openai",
             max_images=_OPENAI_IMAGES,
             response_items=True,
         ),

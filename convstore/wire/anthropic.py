@@ -22,7 +22,7 @@ from convstore.values.json_form import is_json
 from convstore.values.providers import ROWS, ProviderRules, row_of_model, rules_for
 from convstore.wire.edits import BEGINNING, MOVED, NO_TEXT, SYSTEM, Inserted
 from convstore.wire.hosted import hosted_text
-from convstore.wire.parts import Block, Media, Part, Text
+from convstore.wire.parts import IMAGES, Block, Media, Part, Text
 from convstore.wire.requests import AnthropicMessages
 from convstore.wire.result_media import results_of
 from convstore.wire.steps import (
@@ -117,7 +117,7 @@ def _like_anthropic(rules: ProviderRules) -> ProviderRules:
     reasoning = "always" if rules.reasoning == "always" else "open_turn"
     return replace(
         ROWS["anthropic"],
-        family=rules.kin,
+        package=rules.kin,
         reasoning=reasoning,
         reasoning_of=rules.reasoning_of,
     )
@@ -397,7 +397,7 @@ def _is_taken(media: Media, rules: ProviderRules) -> bool:
     if media.kind != "image":
         return bool(media.data) and media.mime_type == "application/pdf"
     limit = rules.image_characters or len(media.data)
-    return 0 < len(media.data) <= limit and media.mime_type in rules.images
+    return 0 < len(media.data) <= limit and media.mime_type in IMAGES
 
 
 def _source(media: Media, rules: ProviderRules) -> dict[str, str] | None:

@@ -7,12 +7,16 @@ a view has changed a text, such as a stub, the restored JSON has the changed tex
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from itertools import groupby
+from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
+FORGED = (LookupError, TypeError, ValueError, AttributeError)
+"""Errors of a mark that no adapter wrote: it is a field of a message that a client can send."""
+_Made = TypeVar("_Made")
 _REFERENCE = "convstore:held"
 _HELD = frozenset({"args", "arguments", "content", "data", "result", "text", "uri", "url"})
 """Fields of frameworks' messages whose values the messages of the log may hold."""
@@ -47,6 +51,43 @@ def restored(mark: Mapping[str, Any], *messages: BaseMessage) -> dict[str, Any]:
         LookupError: The messages lack something that the JSON names, such as a file that a view has replaced.
     """
     return dict(json.loads(mark["exact"]) if "exact" in mark else _filled(mark, _held_by(messages)))
+
+
+def mark_in(message: BaseMessage, name: str) -> dict[str, Any]:
+    """Return the mark that an adapter has set under its name; empty for a message from elsewhere."""
+    mark = message.additional_kwargs.get(name)
+    return mark if isinstance(mark, dict) else {}
+
+
+def rejoined(
+    messages: Iterable[BaseMessage],
+    name: str,
+    write: Callable[[BaseMessage], dict[str, Any]],
+    join: Callable[[Sequence[BaseMessage], Sequence[dict[str, Any]]], _Made],
+) -> Iterator[tuple[list[BaseMessage], _Made]]:
+    """Yield the messages of the log that one message of a framework became, with that message.
+
+    Args:
+        messages: Messages of the log or of a view.
+        name: The name of the adapter's marks, which have the id of the framework's message as ``entry`` and its JSON as
+            ``json``.
+        write: Returns the JSON of a message without a mark, or of one that a view changed.
+        join: Makes the framework's message of the messages and their JSON.
+    """
+
+    def own(message: BaseMessage) -> dict[str, Any]:
+        try:
+            return restored(mark_in(message, name)["json"], message)
+        except LookupError:  # from elsewhere, or changed by a view
+            return write(message)
+
+    for _, group in groupby(messages, lambda each: mark_in(each, name).get("entry") or id(each)):
+        several = [*group]
+        try:
+            made = join(several, [own(message) for message in several])
+        except FORGED:
+            made = join(several, [write(message) for message in several])
+        yield several, made
 
 
 def _without(node: Any, keys: Mapping[str, str], name: str = "") -> Any:

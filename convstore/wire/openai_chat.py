@@ -53,10 +53,11 @@ def to_chat(
     return OpenAIMessages(made, dropped)
 
 
-def media_part(media: Media, rules: ProviderRules) -> dict[str, Any] | None:
+def media_part(media: Media, _: ProviderRules) -> dict[str, Any] | None:
     """Return the content part of an image, audio or a file, None for one that the API does not take."""
     if media.kind == "image":
-        return _image(media, rules)
+        image = {"url": media.image_url, **detail_of(media)}
+        return {"type": "image_url", "image_url": image} if media.image_url else None
     if media.kind == "audio" and media.data and media.mime_type in _AUDIO:
         return {
             "type": "input_audio",
@@ -69,11 +70,6 @@ def media_part(media: Media, rules: ProviderRules) -> dict[str, Any] | None:
         }
     is_upload = media.kind == "file" and media.file_id.startswith("file-")
     return {"type": "file", "file": {"file_id": media.file_id}} if is_upload else None
-
-
-def _image(media: Media, rules: ProviderRules) -> dict[str, Any] | None:
-    url = (media.mime_type in rules.images and media.data_url) or media.url
-    return {"type": "image_url", "image_url": {"url": url, **detail_of(media)}} if url else None
 
 
 def detail_of(media: Media) -> dict[str, str]:

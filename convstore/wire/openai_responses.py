@@ -272,22 +272,14 @@ def _outputs(step: Step) -> Iterator[dict[str, Any]]:
         yield {"type": "message", "role": "user", "content": [text, *moved]}
 
 
-def _media_part(media: Media, rules: ProviderRules) -> dict[str, Any] | None:
+def _media_part(media: Media, _: ProviderRules) -> dict[str, Any] | None:
     """Return the input part of an image or a file, None for one that the API does not take."""
     if media.kind == "image":
-        where = _image(media, rules)
-        return (
-            {"type": "input_image", "detail": "auto", **detail_of(media), **where}
-            if where
-            else None
-        )
+        where = {"image_url": media.image_url} if media.image_url else _upload(media)
+        image = {"type": "input_image", "detail": "auto", **detail_of(media)}
+        return image | where if where else None
     where = _file(media)
     return {"type": "input_file", **where} if where and media.kind == "file" else None
-
-
-def _image(media: Media, rules: ProviderRules) -> dict[str, str]:
-    url = (media.mime_type in rules.images and media.data_url) or media.url
-    return {"image_url": url} if url else _upload(media)
 
 
 def _file(media: Media) -> dict[str, str]:

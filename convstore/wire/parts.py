@@ -44,6 +44,8 @@ _TEXTS: Final = frozenset({"", "input_text", "output_text", "refusal", "text", "
 _SETTINGS: Final = frozenset({"annotations", "citations", "context", "detail"})
 _NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
 _WHOLE_BLOCKS: Final = frozenset({"document", "search_result", "tool_reference"})
+IMAGES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
+"""Types of images that all providers accept as data."""
 
 
 class Text(NamedTuple):
@@ -80,6 +82,11 @@ class Media(NamedTuple):
     def data_url(self) -> str:
         """The data as a URL, "" without data."""
         return f"data:{self.mime_type};base64,{self.data}" if self.data else ""
+
+    @property
+    def image_url(self) -> str:
+        """The data of an image as a URL, or else its address; "" for data that providers refuse."""
+        return (self.mime_type in IMAGES and self.data_url) or self.url
 
     @property
     def plain_text(self) -> str:

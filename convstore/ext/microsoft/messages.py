@@ -23,13 +23,11 @@ from convstore.messages.usage import usage_of
 from convstore.types import Dropped
 from convstore.wire.contents import ContentReader
 from convstore.wire.edits import INSTRUCTION, MOVED, NO_TEXT, RequestEdits
-from convstore.wire.exact import marked, restored
+from convstore.wire.exact import marked, rejoined
 from convstore.wire.parts import Media, part_of
 from convstore.wire.steps import arguments_text
 
 _MARK = "agent_framework"
-_FORGED = (LookupError, TypeError, ValueError, AttributeError)
-"""Errors of a mark that the adapter did not write: it is a field of a message that a client can send."""
 _ID = "convstore_id"
 _REPLY = "convstore_reply"
 _OF_REPLY = ("model_name", "finish_reason")
@@ -66,7 +64,7 @@ def to_log(message: Message) -> list[BaseMessage]:
         if isinstance(shown, AIMessage) and isinstance(reply, dict):
             _set_reply(shown, reply)
         own = marked({"head": head, "contents": contents[first:end]}, shown)
-        shown.additional_kwargs = {_MARK: {"message": id_, "json": own}}
+        shown.additional_kwargs = {_MARK: {"entry": id_, "json": own}}
         messages.append(shown)
     return messages
 
@@ -157,14 +155,13 @@ def from_log(
     found = list[Message]()
     moved = list[Content]()
     writer = _Writer()
-    for _, group in groupby(
-        messages, lambda message: _mark_of(message).get("message") or id(message)
-    ):
-        several = [*group]
-        try:
-            made = _joined([_own(message, writer) for message in several])
-        except _FORGED:
-            made = _joined([_written(message, writer) for message in several])
+
+    def written(message: BaseMessage) -> dict[str, Any]:
+        head = {"type": "message", "role": _ROLES.get(message.type, "user")}
+        contents = [content.to_dict() for content in writer.written(message)]
+        return {"head": head, "contents": contents}
+
+    for several, made in rejoined(messages, _MARK, written, _joined):
         if edits is None:
             found.append(made)
             continue
@@ -295,27 +292,9 @@ def _as_text(file: Content) -> Content:
     return Content.from_text(f"[{media_description(_described(file))}]")
 
 
-def _mark_of(message: BaseMessage) -> dict[str, Any]:
-    """Return what the adapter keeps with a message; empty for a message from elsewhere."""
-    mark = message.additional_kwargs.get(_MARK)
-    return mark if isinstance(mark, dict) else {}
-
-
-def _joined(owns: Sequence[dict[str, Any]]) -> Message:
+def _joined(_: Sequence[BaseMessage], owns: Sequence[dict[str, Any]]) -> Message:
     contents = [content for own in owns for content in own["contents"]]
     return Message.from_dict(owns[0]["head"] | {"contents": contents})
-
-
-def _own(message: BaseMessage, writer: _Writer) -> dict[str, Any]:
-    try:
-        return restored(_mark_of(message)["json"], message)
-    except LookupError:  # from elsewhere, or changed by a view
-        return _written(message, writer)
-
-
-def _written(message: BaseMessage, writer: _Writer) -> dict[str, Any]:
-    head = {"type": "message", "role": _ROLES.get(message.type, "user")}
-    return {"head": head, "contents": [content.to_dict() for content in writer.written(message)]}
 
 
 def _shown(role: str, contents: Sequence[dict[str, Any]]) -> BaseMessage:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -18,13 +17,11 @@ from convstore.ext.pydantic_ai.edited import edited
 from convstore.types import Dropped
 from convstore.values.json_form import sendable
 from convstore.wire.edits import RequestEdits
-from convstore.wire.exact import marked, restored
+from convstore.wire.exact import mark_in, marked, rejoined
 from convstore.wire.pydantic_ai import PydanticAIWriter, read_pydantic_ai
 
 _MARK = "pydantic_ai"
 _KEYS = {"entry", "parent", "at", "of", "json"}
-_FORGED = (LookupError, TypeError, ValueError, AttributeError)
-"""Errors of a mark that the adapter did not write: it is a field of a message that a client can send."""
 _LEVELS = 100
 """Nesting of values; the parser of pydantic refuses more than 200 levels."""
 
@@ -49,8 +46,8 @@ def to_log(entry: ConversationEntry, copy: str = "") -> list[BaseMessage]:
 
 def mark_of(message: BaseMessage) -> dict[str, Any]:
     """Return the mark of a message of the log: entry, parent, position; empty for a message from elsewhere."""
-    mark = message.additional_kwargs.get(_MARK)
-    return mark if isinstance(mark, dict) and mark.keys() >= _KEYS else {}
+    mark = mark_in(message, _MARK)
+    return mark if mark.keys() >= _KEYS else {}
 
 
 def entry_of(messages: Sequence[BaseMessage]) -> ConversationEntry:
@@ -71,34 +68,21 @@ def from_log(
     """
     found = list[ModelMessage]()
     writer = PydanticAIWriter()
-    for _, group in groupby(messages, lambda message: mark_of(message).get("entry") or id(message)):
-        several = [*group]
-        try:
-            made = _joined(several, [_own(message, writer) for message in several])
-        except _FORGED:
-            made = _joined(several, [_written(message, writer) for message in several])
-        for message in made:
-            found += edited(message, edits, several[0]) if edits else [message]
+
+    def written(message: BaseMessage) -> dict[str, Any]:
+        return {"parts": writer.parts(message), "head": {}}
+
+    for several, made in rejoined(messages, _MARK, written, _joined):
+        found += edited(made, edits, several[0]) if edits else [made]
     return found, writer.dropped
 
 
-def _joined(messages: Sequence[BaseMessage], owns: Sequence[dict[str, Any]]) -> list[ModelMessage]:
+def _joined(messages: Sequence[BaseMessage], owns: Sequence[dict[str, Any]]) -> ModelMessage:
     """Return the message of Pydantic AI that some messages of the log are, given the JSON of each."""
     kind = "response" if isinstance(messages[0], AIMessage) else "request"
     parts = [part for own in owns for part in own["parts"]]
     made = [{"kind": kind} | owns[0]["head"] | {"parts": parts}]
-    return ModelMessagesTypeAdapter.validate_json(
+    [message] = ModelMessagesTypeAdapter.validate_json(
         json.dumps(sendable(made, _LEVELS), ensure_ascii=False)
     )
-
-
-def _own(message: BaseMessage, writer: PydanticAIWriter) -> dict[str, Any]:
-    """Return the JSON of a message's parts, and of what is around them if it is the first of its entry."""
-    try:
-        return restored(mark_of(message)["json"], message)
-    except LookupError:  # from elsewhere, or changed by a view
-        return _written(message, writer)
-
-
-def _written(message: BaseMessage, writer: PydanticAIWriter) -> dict[str, Any]:
-    return {"parts": writer.parts(message), "head": {}}
+    return message

@@ -9,14 +9,15 @@ finds the owner of the conversation, and the five methods read and write the con
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from contextvars import ContextVar
-from itertools import takewhile
-from typing import Any
+from functools import wraps
+from inspect import signature
+from itertools import islice, takewhile
+from typing import Any, TypeVar, cast
 
 from langchain_core.messages import BaseMessage
-from pydantic_ai import Conversation as PydanticConversation
 from pydantic_ai.conversation_store import (
     ConversationConflict,
     ConversationEntry,
@@ -24,7 +25,6 @@ from pydantic_ai.conversation_store import (
 )
 from pydantic_ai.conversation_store import ConversationStore as PydanticStore
 from pydantic_ai.exceptions import UserError
-from pydantic_ai.run import AgentRunResult
 
 from convstore import Conversation, ConversationStore
 from convstore.edges import each_conversation, newest_first, read_current
@@ -38,6 +38,25 @@ _MAX_TIPS = 10_000
 
 _owner: ContextVar[str | None] = ContextVar("owner", default=None)
 """The owner of the conversations that a call may read and write, once it is known."""
+
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _of_owner(method: _Method, *, owner: str = "scope") -> _Method:
+    """Return a method of Pydantic AI's store that reads and writes conversations of the owner that a call names."""
+    form = signature(method)
+
+    @wraps(method)
+    async def restricted(*args: Any, **options: Any) -> Any:
+        given = form.bind(*args, **options).arguments
+        store, conversation = islice(given.values(), 2)
+        found = getattr(conversation, "conversation", conversation)  # of a run's result
+        id_ = getattr(found, "conversation_id", found)
+        async with store._owned_by(given.get(owner), id_):  # noqa: SLF001 - of this module's class
+            return await method(*args, **options)
+
+    return cast(_Method, restricted)
 
 
 class ConvstoreConversationStore(PydanticStore):
@@ -79,55 +98,12 @@ class ConvstoreConversationStore(PydanticStore):
         self.shared_keys = tuple(key for key in store.scope_keys if key != self._id_key)
         self._chats: dict[tuple[str | None, str], Conversation] = {}
 
-    async def load(
-        self, conversation_id: str, *, limit: int | None = None, scope: str | None = None
-    ) -> PydanticConversation | None:
-        """Load a conversation, or None if its owner does not have it."""
-        async with self._owned_by(scope, conversation_id):
-            return await super().load(conversation_id, limit=limit, scope=scope)
-
-    async def load_entries(
-        self, conversation_id: str, *, limit: int | None = None, scope: str | None = None
-    ) -> list[ConversationEntry] | None:
-        """Load the entries of a conversation, or None if its owner does not have it."""
-        async with self._owned_by(scope, conversation_id):
-            return await super().load_entries(conversation_id, limit=limit, scope=scope)
-
-    async def save(
-        self, conversation: PydanticConversation | AgentRunResult[Any], *, scope: str | None = None
-    ) -> list[ConversationEntry]:
-        """Save a conversation of its owner; return the entries that were new."""
-        saved = (
-            conversation.conversation if isinstance(conversation, AgentRunResult) else conversation
-        )
-        async with self._owned_by(scope, saved.conversation_id):
-            return await super().save(conversation, scope=scope)
-
-    async def branch(
-        self, conversation_id: str, *, scope: str | None = None, **options: Any
-    ) -> PydanticConversation:
-        """Continue a conversation of its owner from an earlier point."""
-        async with self._owned_by(scope, conversation_id):
-            return await super().branch(conversation_id, scope=scope, **options)
-
-    async def fork(
-        self,
-        conversation_id: str,
-        *,
-        scope: str | None = None,
-        source_scope: str | None = None,
-        **options: Any,
-    ) -> PydanticConversation:
-        """Begin a conversation with the history of another one; each has its own owner."""
-        async with self._owned_by(source_scope, conversation_id):
-            return await super().fork(
-                conversation_id, scope=scope, source_scope=source_scope, **options
-            )
-
-    async def delete(self, conversation_id: str, *, scope: str | None = None) -> None:
-        """Delete a conversation of its owner with all its messages."""
-        async with self._owned_by(scope, conversation_id):
-            await super().delete(conversation_id, scope=scope)
+    load = _of_owner(PydanticStore.load)
+    load_entries = _of_owner(PydanticStore.load_entries)
+    save = _of_owner(PydanticStore.save)
+    branch = _of_owner(PydanticStore.branch)
+    fork = _of_owner(PydanticStore.fork, owner="source_scope")
+    delete = _of_owner(PydanticStore.delete)
 
     async def conversation(self, conversation_id: str, *, scope: str | None = None) -> Conversation:
         """Return convstore's handle of a conversation, for views, search or an export.
