@@ -15,7 +15,7 @@ from langchain_core.messages import BaseMessage, RemoveMessage
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import InvalidScopeError
-from convstore.ext.older_checkpoint import run_config
+from convstore.ext.checkpoints import run_config
 from convstore.ext.run_scope import ScopeChoice, scope_of
 from convstore.integration import HeldTurn, TurnAccess, log_of
 from convstore.messages.filing import ids_of, last_question

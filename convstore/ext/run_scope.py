@@ -11,7 +11,7 @@ from typing import Any
 
 from convstore import ConversationStore
 from convstore.edges import check_store
-from convstore.values.scope import Run, ScopeChoice, check_scope_choice, chosen_values, scope_of_run
+from convstore.values.scope import Run, ScopeChoice, check_scope_choice, scope_of_run
 
 __all__ = ["Run", "ScopeChoice", "check_choice", "scope_of"]
 
@@ -38,10 +38,7 @@ def scope_of(
         InvalidScopeError: A key is missing, unknown or given twice, or a value is not a plain non-empty str.
     """
     run = Run(context, (config or {}).get("configurable") or {})
-    given = chosen_values(chosen, run)
-    return dict(
-        scope_of_run(store.scope_keys, context=context, configurable=run.configurable, given=given)
-    )
+    return dict(scope_of_run(store.scope_keys, run, chosen))
 
 
 def check_choice(store: ConversationStore, chosen: ScopeChoice | None) -> ScopeChoice | None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from langchain_core.messages import BaseMessage
 
 from convstore.log.entry import OpenCall, Over, Totals
-from convstore.messages.media import is_media
+from convstore.messages.media import has_media
 from convstore.values.stamps import ViewStamp
 
 
@@ -49,7 +49,7 @@ class Assignment:
         if message.type == "tool":
             return call.turn if call else self._before
         if message.type == "human":
-            is_addition = self._follows_result and _has_media(message)
+            is_addition = self._follows_result and has_media(message)
             return self._before if is_addition else ordinal
         if message.type == "ai" and self._has_spoken:
             return self.turn
@@ -76,7 +76,3 @@ def saw_of(ordinal: int, stamp: ViewStamp | None = None) -> int:
     """Return the last ordinal that the model of an AI message was shown: by the stamp, else the one before it."""
     seen = stamp.ordinal if stamp else 0
     return min(seen, ordinal - 1) if seen else ordinal - 1
-
-
-def _has_media(message: BaseMessage) -> bool:
-    return isinstance(message.content, list) and any(map(is_media, message.content))

@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, Functio
 
 from convstore.log.stored_message import CONTENT_DIGEST_BYTES
 from convstore.messages.encoding import MESSAGE_TYPES, digest_of, fields_of
-from convstore.messages.media import block_type
+from convstore.messages.media import KINDS, block_type
 from convstore.messages.values import Codec
 from convstore.values.json_form import (
     has_few_levels,
@@ -34,22 +34,8 @@ _TEXT_KEYS: Final = {
     "output_text": "text",
     "refusal": "refusal",
 }
-_MEDIA_TYPES: Final = frozenset(
-    {
-        *(
-            "image",
-            "image_url",
-            "input_image",
-            "audio",
-            "input_audio",
-            "video",
-            "video_url",
-            "document_url",
-            "media",
-        ),
-        *("file", "input_file", "document", "text-plain"),
-    }
-)
+_MEDIA_TYPES: Final = KINDS.keys() - {"image_generation_call"} | {"text-plain"}
+"""Media that a person can send."""
 _MEDIA_HOLDERS: Final = (
     "source",
     "image_url",

@@ -6,8 +6,8 @@ A description holds the type, the name and the size of a block, without its byte
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
@@ -29,10 +29,8 @@ KINDS = {
 """Types of content blocks that hold or name media, with the word for each."""
 _IN_RESULTS = frozenset({"image", "image_url", "document", "file"})
 _HOLDERS = ("source", "image_url", "video_url", "input_audio", "file", "extras", "metadata")
-_BYTES = (
-    *("base64", "data", "file_data", "result"),
-    *("url", "image_url", "video_url", "file_url", "document_url"),
-)
+_DATA = ("base64", "data", "file_data", "result")
+_URLS = ("url", "image_url", "video_url", "file_url", "document_url")
 _NAMES = ("filename", "file_name", "name", "title")
 _MIME_TYPES = ("mime_type", "media_type")
 _USUAL_BASE64 = str.maketrans("-_", "+/")
@@ -65,48 +63,88 @@ def has_media(message: BaseMessage) -> bool:
     return type(content) is list and any(map(is_media, content))
 
 
+class MediaFields(NamedTuple):
+    """What a media block holds and names, whichever API wrote it; "" for what it lacks.
+
+    Attributes:
+        data: Its bytes, or their Base64 without the head of a data URL.
+        url: The address of the file.
+        file_id: The id of an upload.
+        name: Its name.
+        label: Its type as the block names it, in lower case.
+        mime_type: The same, or else that of the data URL, or of the format of audio.
+    """
+
+    data: str | bytes = ""
+    url: str = ""
+    file_id: str = ""
+    name: str = ""
+    label: str = ""
+    mime_type: str = ""
+
+
+def read_media(block: Mapping[str, Any]) -> MediaFields:
+    """Return the fields of a media block of any format.
+
+    >>> read_media({"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}})[0::5]
+    ('QUJD', 'image/png')
+    """
+    holders = [block, *media_holders(block)]
+    data: Any = _first(holders, _DATA, (str, bytes))
+    url = _first(holders, _URLS)
+    label = _first(holders, _MIME_TYPES).lower()
+    head = ""
+    written = data if isinstance(data, str) and data.startswith("data:") else url
+    if written.startswith("data:") and "," in written:
+        head, _, data = written.partition(",")
+        url = ""
+    elif isinstance(data, str) and "://" in data[:20]:
+        url = data
+        data = ""
+    form = _first(holders, ("format",))
+    is_id = "id" in (_first(holders, ("source_type",)), _first(holders[1:], ("type",)))
+    return MediaFields(
+        data,
+        url,
+        _first(holders, ("file_id", "id") if is_id else ("file_id",)),
+        _first(holders, _NAMES),
+        label,
+        label or head[5:].partition(";")[0].lower() or (f"audio/{form}" if form else ""),
+    )
+
+
+def media_holders(block: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the dicts in a media block that describe it."""
+    return [block[key] for key in _HOLDERS if type(block.get(key)) is dict]
+
+
+def _first(holders: Sequence[Mapping[str, Any]], keys: Sequence[str], kinds: Any = str) -> Any:
+    """Return the first value of a kind under one of some keys that is not empty; "" without one."""
+    for holder in holders:
+        for key in keys:
+            if isinstance(value := holder.get(key), kinds) and value:
+                return value
+    return ""
+
+
 def media_description(block: dict[str, Any]) -> str:
     """Return type, name and size of a media block in one line; equal blocks give equal lines.
 
     >>> media_description({"type": "file", "base64": "QUJD", "mime_type": "application/pdf", "filename": "terms.pdf"})
     'file "terms.pdf", application/pdf, 3 bytes'
     """
-    values = list(_values(block))
-    data = media_data(block)
-    address = _address_in(data)
-    name = _first_text(values, _NAMES) or address
-    mime = _first_text(values, _MIME_TYPES)
+    found = read_media(block)
     about = KINDS[block["type"]]
-    if name:
+    if name := found.name or ("" if found.data else found.url):
         about += f" {_quoted(name)}"
-    if mime.isprintable() and 0 < len(mime) <= _MIME_CHARACTERS:
-        about += f", {mime}"
-    if data is None or address:
-        return about
-    return f"{about}, {_size(data):,} bytes"
+    if found.label.isprintable() and 0 < len(found.label) <= _MIME_CHARACTERS:
+        about += f", {found.label}"
+    return f"{about}, {data_bytes(found.data):,} bytes" if found.data else about
 
 
-def _address_in(data: Any) -> str:
-    """Return the address that a media block names; "" if it holds its data."""
-    is_address = isinstance(data, str) and "://" in data[:20] and not data.startswith("data:")
-    return data if is_address else ""
-
-
-def _first_text(values: Iterable[tuple[str, Any]], keys: Collection[str]) -> str:
-    """Return the first text under one of some keys, "" without one."""
-    for key, value in values:
-        if key in keys and isinstance(value, str) and value:
-            return value
-    return ""
-
-
-def media_data(block: dict[str, Any]) -> str | bytes | None:
-    """Return what a media block holds or names: bytes, Base64, a data URL, or the address of a file elsewhere.
-
-    >>> media_data({"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}})
-    'data:image/png;base64,QUJD'
-    """
-    return next((value for key, value in _values(block) if key in _BYTES), None)
+def data_bytes(data: str | bytes) -> int:
+    """Return the length of data in bytes; a text is Base64."""
+    return len(data) if isinstance(data, bytes) else len(data) * 3 // 4 - data[-2:].count("=")
 
 
 def media_block(mime_type: str, *, kind: str = "", name: str = "", **held: str) -> dict[str, str]:
@@ -137,22 +175,6 @@ def shown_block(block: Any) -> dict[str, Any] | None:
     if block["type"] == "input_image" and isinstance(address := block.get("image_url"), str):
         return {"type": "image_url", "image_url": {"url": address}}
     return block if block["type"] in _IN_RESULTS else None
-
-
-def _values(block: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the strings and bytes of a block and of the dicts in it that describe it."""
-    for holder in (block, *(block[key] for key in _HOLDERS if type(block.get(key)) is dict)):
-        for key, value in holder.items():
-            if isinstance(value, str | bytes) and type(key) is str:
-                yield key, value
-
-
-def _size(data: str | bytes) -> int:
-    """Return the size of the data in bytes; strings are taken for Base64."""
-    if isinstance(data, bytes):
-        return len(data)
-    start = data.find(",") + 1 if data.startswith("data:") else 0
-    return (len(data) - start) * 3 // 4 - data[-2:].count("=")
 
 
 def _quoted(name: str) -> str:

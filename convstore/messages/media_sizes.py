@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from langchain_core.messages import BaseMessage
 
-from convstore.messages.media import KINDS, is_media, media_data
+from convstore.messages.media import KINDS, data_bytes, is_media, read_media
 
 MediaKind: TypeAlias = Literal[
     "image", "thumbnail", "pdf", "scan", "text", "file", "audio", "video"
@@ -137,41 +137,31 @@ def media_size(block: Any) -> MediaSize | None:
     """
     if not is_media(block):
         return None
-    data = media_data(block)
+    media = read_media(block)
+    data = media.data
     length = _length(data)
-    kind = _kind(block)
+    kind = _kind(block, media.mime_type)
     if not length:
         return MediaSize(_detail(block) if kind == "image" else kind, 0)
     head = _decoded(data, _START)
     if head.startswith(b"%PDF"):
-        return _pdf(_decoded(data, _MOST_OF_PDF), length, _bytes(data))
+        return _pdf(_decoded(data, _MOST_OF_PDF), length, data_bytes(data))
     if kind == "image" or _is_image(head):
         shape = pixels_of(_decoded(data, _HEAD)) or ()
         return MediaSize(_detail(block), length, shape)
-    size = _bytes(data)
+    size = data_bytes(data)
     if kind == "file":
-        return _file(block, data, size, length)
+        is_text = media.mime_type.startswith("text/")
+        return MediaSize("text", size) if is_text else _file(size, length)
     seconds = _seconds(data, head, size) if kind == "audio" else size / VIDEO_BYTES
     return MediaSize(kind, length, (math.ceil(seconds * 1_000),))
 
 
-def _kind(block: dict[str, Any]) -> MediaKind:
+def _kind(block: dict[str, Any], mime_type: str) -> MediaKind:
     """Return what a block is by its type; a file that is labelled as a recording is one."""
     kind = cast(MediaKind, KINDS[block["type"]])
-    if kind != "file":
-        return kind
-    labels = _labels(block)
-    if any(label.startswith("audio/") for label in labels):
-        return "audio"
-    return "video" if any(label.startswith("video/") for label in labels) else "file"
-
-
-def _labels(block: dict[str, Any]) -> list[str]:
-    """Return the types on the labels of a block."""
-    holders = [block, *(value for value in block.values() if isinstance(value, dict))]
-    return [
-        str(holder.get(key)).lower() for holder in holders for key in ("mime_type", "media_type")
-    ]
+    label = mime_type.partition("/")[0]
+    return cast(MediaKind, label) if kind == "file" and label in ("audio", "video") else kind
 
 
 def _detail(block: dict[str, Any]) -> MediaKind:
@@ -182,25 +172,17 @@ def _detail(block: dict[str, Any]) -> MediaKind:
     return "thumbnail" if is_low else "image"
 
 
-def _file(block: Any, data: str | bytes | None, size: int, length: int) -> MediaSize:
-    """Return the size of a file that is neither an image nor a PDF."""
-    if _is_text(block, data):
-        return MediaSize("text", size)
+def _file(size: int, length: int) -> MediaSize:
+    """Return the size of a file that does not tell its pages: as many as usual ones have."""
     return MediaSize("file", length, (math.ceil(size / PAGE_BYTES),))
 
 
 def _pdf(data: bytes, length: int, size: int) -> MediaSize:
-    """Return the size of a PDF of some bytes; one that does not tell its pages has as many as usual ones have."""
+    """Return the size of a PDF of some bytes."""
     pages, is_scan = pages_of(data)
     if not pages:
-        return MediaSize("pdf", length, (math.ceil(size / PAGE_BYTES),))
+        return _file(size, length)._replace(kind="pdf")
     return MediaSize("scan" if is_scan else "pdf", length, (pages,))
-
-
-def _is_text(block: Any, data: str | bytes | None) -> bool:
-    """Return True for a file that is labelled as a text."""
-    is_text = any(label.startswith("text/") for label in _labels(block))
-    return is_text or (isinstance(data, str) and data.startswith("data:text/"))
 
 
 def request_length(message: BaseMessage) -> int:
@@ -208,37 +190,19 @@ def request_length(message: BaseMessage) -> int:
     content: Any = message.content
     if type(content) is not list:
         return 0
-    return sum([_length(media_data(block)) for block in content if is_media(block)])
+    return sum([_length(read_media(block).data) for block in content if is_media(block)])
 
 
-def _length(data: str | bytes | None) -> int:
-    """Return the length of the data as Base64, 0 for an address."""
-    if isinstance(data, bytes):
-        return -(-len(data) // 3) * 4
-    if data is None or "://" in data[:20]:
-        return 0
-    return len(data) - _start(data)
+def _length(data: str | bytes) -> int:
+    """Return the length of data as Base64."""
+    return -(-len(data) // 3) * 4 if isinstance(data, bytes) else len(data)
 
 
-def _bytes(data: str | bytes | None) -> int:
-    """Return the length of the data in bytes."""
-    if isinstance(data, str):
-        return _length(data) * 3 // 4 - data[-2:].count("=")
-    return len(data or b"")
-
-
-def _start(data: str) -> int:
-    """Return where the Base64 of a data URL begins, 0 if there is no such head."""
-    return data.find(",", 0, 1_000) + 1 if data.startswith("data:") else 0
-
-
-def _decoded(data: str | bytes | None, most: int, start: int = 0) -> bytes:
-    """Return some bytes of the data from `start` on; empty for an address or data that is not Base64."""
+def _decoded(data: str | bytes, most: int, start: int = 0) -> bytes:
+    """Return some bytes of the data from `start` on; empty for data that is not Base64."""
     if isinstance(data, bytes):
         return data[start : start + most]
-    if data is None or "://" in data[:20]:
-        return b""
-    first = _start(data) + start // 3 * 4
+    first = start // 3 * 4
     packed = data[first : first + most // 3 * 4 + 4].encode("ascii", "ignore")
     usual = packed.translate(_USUAL_BASE64, _SPACES).rstrip(b"=")
     try:
@@ -388,7 +352,7 @@ def _pages_in(data: bytes) -> tuple[int, int]:
     return pages, max(counts)
 
 
-def _seconds(data: str | bytes | None, head: bytes, size: int) -> float:
+def _seconds(data: str | bytes, head: bytes, size: int) -> float:
     """Return the length of a WAV or an MP3 by its headers, of other audio by a usual rate."""
     if head.startswith(b"RIFF") and head[8:12] == b"WAVE":
         found = _wav_seconds(_decoded(data, _HEAD), size)

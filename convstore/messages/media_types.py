@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from langchain_core.messages import BaseMessage
 
-from convstore.messages.media import KINDS, is_media, media_data
+from convstore.messages.media import KINDS, is_media, read_media
 
 _Message = TypeVar("_Message", bound=BaseMessage)
 
@@ -76,7 +76,8 @@ def _is_same(made: Any, block: Any) -> bool:
 
 def _labelled(block: dict[str, Any]) -> dict[str, Any]:
     """Return a media block with the type of its bytes on its label; the same object if it has that."""
-    mime_type = _type_in(block)
+    data = read_media(block).data
+    mime_type = true_type(data) if isinstance(data, str) else ""
     if not mime_type:
         return block
     made = _with_label(block, mime_type)
@@ -85,26 +86,13 @@ def _labelled(block: dict[str, Any]) -> dict[str, Any]:
             made[key] = _with_label(block[key], mime_type)
     kind = KINDS[block["type"]]
     if true_kind(kind, mime_type) != kind:
-        made = _of_other_kind(made, mime_type)
+        made = _of_other_kind(made, f"data:{mime_type};base64,{data!s}")
     return block if made == block else made
 
 
-def _type_in(block: dict[str, Any]) -> str:
-    """Return the type of the data in a media block by its bytes, "" if they do not tell."""
-    data = media_data(block)
-    if not isinstance(data, str):
-        return ""
-    if data.startswith("data:"):
-        return true_type(data[:1_000].partition(";base64,")[2])
-    return true_type(data)
-
-
-def _of_other_kind(block: dict[str, Any], mime_type: str) -> dict[str, Any]:
+def _of_other_kind(block: dict[str, Any], url: str) -> dict[str, Any]:
     """Return an image as a file of the same format, or a file as an image; as it is if the format has no such block."""
     name = block["type"]
-    data = media_data(block)
-    encoded = data.rpartition("base64,")[2] if isinstance(data, str) else ""
-    url = f"data:{mime_type};base64,{encoded}"
     if name == "image_url":
         return {"type": "file", "file": {"file_data": url, "filename": _FILE_NAME}}
     if name == "input_image":

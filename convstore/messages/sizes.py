@@ -13,30 +13,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
-from convstore.messages.media import KINDS
+from convstore.messages.media import KINDS, read_media
 from convstore.messages.reasoning import without_reasoning
 from convstore.messages.tool_calls import arguments_of, calls_in_content, calls_of
 
 _T = TypeVar("_T")
-
-_PAYLOADS: Final = frozenset(
-    {
-        "base64",
-        "bytes",
-        "data",
-        "file_data",
-        "file_id",
-        "file_uri",
-        "image_url",
-        "text",
-        "uri",
-        "url",
-    }
-)
 
 
 class WrittenCall(NamedTuple):
@@ -114,20 +99,14 @@ def block_text(block: Any) -> str | None:
 
 
 def media_bytes(block: Mapping[str, Any]) -> int:
-    """Return the length of the data or address in a media block, at any nesting; 0 if nothing is found.
+    """Return the length of the data in a media block, or of what names it; 0 if nothing is found.
 
     >>> media_bytes({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}})
     4
     """
-    size = 0
-    for key, inner in block.items():
-        if isinstance(inner, Mapping):
-            size += media_bytes(inner)
-        elif key in _PAYLOADS and isinstance(inner, str):
-            size += bytes_of(inner)
-        elif key in _PAYLOADS and isinstance(inner, bytes):
-            size += len(inner)
-    return size
+    found = read_media(block)
+    held = found.data or found.url or found.file_id
+    return len(held) if isinstance(held, bytes) else bytes_of(held)
 
 
 def _block_size(block: Any, counted: set[str]) -> int:

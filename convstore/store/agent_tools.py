@@ -227,8 +227,7 @@ def _chosen(
 def _scope_of(keys: Sequence[str], config: RunnableConfig, chosen: ScopeChoice | None) -> Scope:
     configurable = config.get("configurable") or {}
     context = getattr(configurable.get(_RUNTIME), "context", None)
-    given = chosen_values(chosen, Run(context, configurable))
-    return scope_of_run(keys, context=context, configurable=configurable, given=given)
+    return scope_of_run(keys, Run(context, configurable), chosen)
 
 
 def _numbering(

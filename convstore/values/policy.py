@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from convstore.exceptions import InvalidInputError
 from convstore.values.plain import suggests_options
-from convstore.values.providers import ProviderRules
-from convstore.values.scope import check_names, check_number
+from convstore.values.providers import ProviderRules, as_json, changed_fields
+from convstore.values.scope import check_choice, check_names, check_number
 
 _CHOICES = {
     "stub_tools": ("finished_turns", "never"),
@@ -82,10 +82,7 @@ class HistoryPolicy:
             if (limit := getattr(self, name)) is not None:
                 check_number(limit, name=name, minimum=1)
         for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise InvalidInputError(
-                    f"{name} must be one of {choices}, not {getattr(self, name)!r}"
-                )
+            check_choice(getattr(self, name), *choices, name=name)
 
     def __str__(self) -> str:
         """Return the budget and all changed options, as `parse_policy` takes them."""
@@ -112,12 +109,7 @@ class HistoryPolicy:
         >>> HistoryPolicy(max_tokens=500, never_stub={"b", "a"}).changed
         {'max_tokens': 500, 'never_stub': ['a', 'b']}
         """
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {
-            field.name: _as_json(given[field.name])
-            for field in fields(self)
-            if given[field.name] != field.default
-        }
+        return changed_fields(self)
 
 
 def _checked_provider(provider: Any) -> str | ProviderRules | None:
@@ -127,13 +119,6 @@ def _checked_provider(provider: Any) -> str | ProviderRules | None:
     if provider is None or isinstance(provider, ProviderRules):
         return provider
     return ProviderRules.named(provider).name
-
-
-def _as_json(value: Any) -> Any:
-    """Return the value of an option as JSON has it."""
-    if isinstance(value, ProviderRules):
-        return value.options
-    return sorted(value) if isinstance(value, frozenset) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +180,7 @@ def view_key(policy: HistoryPolicy, counter: str) -> str:
     False
     """
     names = sorted(field.name for field in fields(policy) if field.name not in _NOT_IN_KEYS)
-    values = [_as_json(getattr(policy, name)) for name in names]
+    values = [as_json(getattr(policy, name)) for name in names]
     return hashlib.sha256(json.dumps([names, values, counter]).encode()).hexdigest()[:16]
 
 

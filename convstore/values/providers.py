@@ -125,20 +125,6 @@ class ProviderRules:
         object.__setattr__(self, "package_omits", frozenset(self.package_omits))
         object.__setattr__(self, "models", tuple(self.models))
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The name and the fields that differ from the defaults, as JSON has them: ``ProviderRules(**options)``.
-
-        >>> ProviderRules(name="own", models=("my-",)).options
-        {'name': 'own', 'models': ['my-']}
-        """
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {
-            field.name: _as_json(given[field.name])
-            for field in fields(self)
-            if given[field.name] != field.default
-        }
-
     @staticmethod
     def named(name: str) -> ProviderRules:
         """Return the rules of a provider.
@@ -173,8 +159,20 @@ class ProviderRules:
         return self.package or self.name
 
 
-def _as_json(value: Any) -> Any:
+def changed_fields(options: Any) -> dict[str, Any]:
+    """Return the fields of rules or of a policy that differ from the defaults, as JSON has them.
+
+    >>> changed_fields(ProviderRules(name="own", models=("my-",)))
+    {'name': 'own', 'models': ['my-']}
+    """
+    given = {field: getattr(options, field.name) for field in fields(options)}
+    return {field.name: as_json(value) for field, value in given.items() if value != field.default}
+
+
+def as_json(value: Any) -> Any:
     """Return the value of a field as JSON has it."""
+    if isinstance(value, ProviderRules):
+        return changed_fields(value)
     if isinstance(value, frozenset):
         return sorted(value)
     return list(value) if isinstance(value, tuple) else value

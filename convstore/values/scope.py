@@ -251,29 +251,20 @@ def check_selection(
     return pairs
 
 
-def scope_of_run(
-    keys: Sequence[str],
-    *,
-    context: Any,
-    configurable: Mapping[str, Any],
-    given: Mapping[str, Any] | None = None,
-) -> Scope:
+def scope_of_run(keys: Sequence[str], run: Run, chosen: ScopeChoice | None) -> Scope:
     """Return the complete scope of an agent or graph run, from the values that the application started it with.
 
-    `given` values take precedence over those of the run's context, a mapping or an object with attributes, and of its
-    ``config["configurable"]``. None is an absent value in the run, but rejected in `given`.
+    Chosen values take precedence over those of the run's context, a mapping or an object with attributes, and of its
+    ``config["configurable"]``. None is an absent value in the run, but rejected among the chosen ones.
 
-    >>> scope_of_run(["user_id", "thread_id"], context={"user_id": "ada"}, configurable={"thread_id": "t1"})
+    >>> scope_of_run(["user_id", "thread_id"], Run({"user_id": "ada"}, {"thread_id": "t1"}), None)
     (('user_id', 'ada'), ('thread_id', 't1'))
 
     Raises:
         InvalidScopeError: A key is missing, unknown or ambiguous, or a value is not usable.
     """
-    given = given or {}
-    from_run = _values_of_run(
-        [key for key in keys if key not in given], context=context, configurable=configurable
-    )
-    values = {**from_run, **given}
+    given = chosen_values(chosen, run)
+    values = {**_values_of_run([key for key in keys if key not in given], run), **given}
     if missing := [key for key in keys if key not in values]:
         raise InvalidScopeError(
             f"the run lacks {', '.join(missing)}: pass it in the run's context or in "
@@ -283,13 +274,11 @@ def scope_of_run(
     return check_scope(keys, values)
 
 
-def _values_of_run(
-    keys: Iterable[str], *, context: Any, configurable: Mapping[str, Any]
-) -> dict[str, Any]:
+def _values_of_run(keys: Iterable[str], run: Run) -> dict[str, Any]:
     """Return a run's values for some keys; two different values for one key raise, as one must be another user's."""
     found: dict[str, Any] = {}
     for key in keys:
-        given = (part_of(context, key), configurable.get(key))
+        given = (part_of(run.context, key), run.configurable.get(key))
         values = [value for value in given if value is not None]
         if len(values) == 2 and not (
             type(values[0]) is type(values[1]) is str and values[0] == values[1]

@@ -24,7 +24,6 @@ from convstore.wire.edits import BEGINNING, MOVED, NO_TEXT, SYSTEM, Inserted
 from convstore.wire.hosted import hosted_text
 from convstore.wire.parts import IMAGES, Block, Media, Part, Text
 from convstore.wire.requests import AnthropicMessages
-from convstore.wire.result_media import results_of
 from convstore.wire.steps import (
     Result,
     Step,
@@ -33,6 +32,7 @@ from convstore.wire.steps import (
     last_model,
     no_media,
     read_steps,
+    results_of,
 )
 
 _HOSTED_ID: Final = re.compile(r"(srv|mcp)toolu_[a-zA-Z0-9_]+")

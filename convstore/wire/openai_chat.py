@@ -17,8 +17,7 @@ from convstore.wire.edits import MOVED, NO_TEXT, user_name
 from convstore.wire.hosted import hosted_text
 from convstore.wire.parts import Block, Media, Part, Text, beside_call
 from convstore.wire.requests import OpenAIMessages
-from convstore.wire.result_media import results_of
-from convstore.wire.steps import Step, WireCall, no_media, read_steps
+from convstore.wire.steps import Step, WireCall, no_media, read_steps, results_of
 
 NO_REASONING: Final = " "
 """Stands in an answer without reasoning for a provider that refuses an answer without the field, or an empty one."""

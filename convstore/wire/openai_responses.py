@@ -21,13 +21,13 @@ from convstore.wire.hosted import hosted_text
 from convstore.wire.openai_chat import NO_REASONING, detail_of, reasoning_content
 from convstore.wire.parts import Block, Media, Part, Text
 from convstore.wire.requests import OpenAIMessages
-from convstore.wire.result_media import results_of
 from convstore.wire.steps import (
     Step,
     WireCall,
     is_reasoning,
     no_media,
     read_steps,
+    results_of,
 )
 
 _REASONING_FIELDS: Final = ("type", "id", "summary", "content", "encrypted_content")

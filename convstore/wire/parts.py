@@ -16,7 +16,14 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from langchain_core.messages import BaseMessage
 
 from convstore.messages.call_arguments import parsed_arguments
-from convstore.messages.media import KINDS, block_type, is_media, media_description
+from convstore.messages.media import (
+    KINDS,
+    block_type,
+    is_media,
+    media_description,
+    media_holders,
+    read_media,
+)
 from convstore.messages.media_types import true_kind, true_type
 from convstore.messages.reasoning import is_reasoning
 from convstore.messages.tool_calls import CALL_BLOCKS
@@ -27,15 +34,6 @@ _CALL_BLOCKS: Final = CALL_BLOCKS | dict.fromkeys(
     ("input_json_delta", "invalid_tool_call", "tool_call_chunk"), "id"
 )
 _OF_CALLS: Final = frozenset({"args", "custom", "function", "id", "index", "name", "type"})
-_MEDIA_HOLDERS: Final = (
-    "extras",
-    "metadata",
-    "source",
-    "image_url",
-    "video_url",
-    "input_audio",
-    "file",
-)
 _RESIDUE: Final = frozenset({"index", "partial_json"})
 _LISTS: Final = ("content", "summary")
 _MAX_LEVELS: Final = 100
@@ -284,46 +282,26 @@ def _text(block: Any, *keys: str) -> str:
 
 def _media(block: dict[str, Any]) -> Media:
     """Return a media block of any format; data that is not Base64 is left out."""
-    inner = [block[key] for key in _MEDIA_HOLDERS if isinstance(block.get(key), dict)]
-    fields = {
-        key: b64encode(value).decode() if isinstance(value, bytes) else value
-        for part in (block, *inner)
-        for key, value in part.items()
-    }
-    data, label, url = _where(fields)
+    found = read_media(block)
+    data = _base64(found.data)
     mime_type = true_type(data)
-    is_id = fields.get("source_type") == "id" or fields.get("type") == "id"
+    is_address = found.url.startswith(("https://", "http://"))
     return Media(
         true_kind(KINDS[block["type"]], mime_type),
         valid_text(f"[{media_description(block)}]"),
-        mime_type or valid_text(label),
+        mime_type or valid_text(found.mime_type),
         data,
-        url,
-        valid_text(_text(fields, "file_id", *(["id"] if is_id else []))),
-        valid_text(_text(fields, "filename", "file_name", "title", "name")),
-        _settings(block, inner),
+        valid_text(found.url) if is_address else "",
+        valid_text(found.file_id),
+        valid_text(found.name),
+        _settings(block, media_holders(block)),
     )
 
 
-def _where(fields: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return the Base64 data, the type on its label, and the address of a file; "" for each that is missing."""
-    url = _text(fields, "url", "image_url", "file_url", "video_url", "document_url")
-    data = _text(fields, "base64", "data", "file_data")
-    mime_type = _text(fields, "mime_type", "media_type").lower()
-    written = data if data.startswith("data:") else url
-    if written.startswith("data:"):
-        head, _, data = written.partition(",")
-        mime_type = head[5:].partition(";")[0].lower() or mime_type
-        url = ""
-    form = _text(fields, "format")
-    if form and not mime_type:
-        mime_type = f"audio/{form}"
-    is_address = url.startswith(("https://", "http://"))
-    return _base64(data), mime_type, valid_text(url) if is_address else ""
-
-
-def _base64(data: str) -> str:
-    """Return valid Base64 without white space, "" for anything else."""
+def _base64(data: str | bytes) -> str:
+    """Return bytes as Base64, and valid Base64 without white space; "" for anything else."""
+    if isinstance(data, bytes):
+        return b64encode(data).decode()
     packed = data if data.isalnum() else "".join(data.split())
     try:
         binascii.a2b_base64(packed, strict_mode=True)

@@ -18,7 +18,7 @@ from scripted_agents import ScriptedModel, calls, kinds, log_of
 from convstore import ConversationDeletedError, ConversationStore
 from convstore.edges import OWNER
 from convstore.exceptions import InvalidScopeError
-from convstore.ext.checkpoint_owner import owner_of
+from convstore.ext.checkpoints import owner_of
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langgraph import ConversationState, append_node, load_node
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from convstore.messages.media import KINDS, block_type, media_data
+from convstore.messages.media import KINDS, block_type, read_media
 
 _MAX_CHARACTERS = 7_000_000
 """Maximum length of an image in Base64, about 5 MB."""
@@ -27,10 +27,7 @@ _TYPES = {
 
 def is_image(block: dict[str, Any]) -> bool:
     """Return True for a content block that holds an image; one that names an address elsewhere holds none."""
-    data = media_data(block) if KINDS.get(block_type(block)) == "image" else None
-    return data is not None and (
-        isinstance(data, bytes) or data.startswith("data:") or "://" not in data[:20]
-    )
+    return KINDS.get(block_type(block)) == "image" and bool(read_media(block).data)
 
 
 def image_in(message: BaseMessage, number: int) -> tuple[bytes, str]:
@@ -56,14 +53,10 @@ def _images_in(message: BaseMessage) -> dict[int, dict[str, Any]]:
 
 def _bytes_in(block: dict[str, Any]) -> bytes:
     """Return the bytes of an image; none if it is too large or no Base64."""
-    data = media_data(block) or b""
+    data = read_media(block).data
     if len(data) > _MAX_CHARACTERS:
         return b""
     try:
-        return (
-            data
-            if isinstance(data, bytes)
-            else base64.b64decode(data.rpartition(",")[2], validate=True)
-        )
+        return data if isinstance(data, bytes) else base64.b64decode(data, validate=True)
     except ValueError:
         return b""

@@ -12,6 +12,14 @@ from convstore import Conversation
 from convstore.edges import OWNER
 from convstore.exceptions import HistoryDivergedError, InvalidInputError, UntrustedMessageError
 from convstore.ext.around import with_turn_id
+from convstore.ext.checkpoints import (
+    ended_with,
+    find_origins,
+    go_back,
+    is_nested,
+    may_be_behind,
+    run_config,
+)
 from convstore.ext.langchain.resent import find_resent, removal
 from convstore.ext.langchain.results import OWN, is_of_no_call, may_be_structured
 from convstore.ext.langchain.run import (
@@ -24,14 +32,6 @@ from convstore.ext.langchain.run import (
     read_turn,
 )
 from convstore.ext.langchain.steps import load
-from convstore.ext.older_checkpoint import (
-    ended_with,
-    go_back,
-    is_nested,
-    made_before,
-    may_be_behind,
-    run_config,
-)
 from convstore.integration import TurnAccess, TurnRecord, log_of
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.filing import ids_of, last_question, last_turn_of
@@ -128,9 +128,9 @@ class _Joining:
         if is_ours or self._state.get(OWNER):
             return None
         answers = _answers(self.messages) - self.logged
-        made, given = await made_before(ids_of(self.messages)) if answers else (set(), set())
-        lost = made & answers
-        if not lost:
+        origins = await find_origins(ids_of(self.messages)) if answers else None
+        lost = origins.made_before & answers if origins else set()
+        if not origins or not lost:
             return None
         refusal = InvalidInputError(
             "this thread began without convstore, and the conversation lacks answers and results "
@@ -139,7 +139,9 @@ class _Joining:
             "read_checkpoints(checkpointer, "
             "[thread_id]) of convstore.transfer"
         )
-        removed = [removal(message) for message in self.messages if message.id in given]
+        removed = [
+            removal(message) for message in self.messages if message.id not in origins.before
+        ]
         return RefusedRun(self._chat, refusal, is_unimported=True), removed
 
     async def leave_out_resent(self) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from langchain.agents.middleware.types import ModelRequest
 from langchain_core.messages import SystemMessage
@@ -18,46 +17,29 @@ from convstore.values.stamps import NOT_MEASURED, RequestParts
 _DIGEST_CHARACTERS = 16
 
 
-class _Measured(NamedTuple):
-    """A request that was measured: the text of its system prompt, its tools, and their sizes."""
-
-    prompt: str = ""
-    tools: Sequence[Any] = ()
-    parts: RequestParts = NOT_MEASURED
-
-    def is_of(self, prompt: str, tools: Sequence[Any]) -> bool:
-        """Return True if a request has the same system prompt and the same tools."""
-        return bool(self.parts.digest) and prompt == self.prompt and _are_same(tools, self.tools)
-
-
 class RequestMeter:
     """Measures requests, also of several threads; the last one is remembered, since most are like the one before."""
 
     def __init__(self) -> None:
-        self._last = _Measured()
+        self._last: tuple[list[object], list[Any], RequestParts] = ([], [], NOT_MEASURED)
 
     def measure(self, request: ModelRequest[Any], counter: TokenCounter) -> RequestParts:
         """Return digest and sizes of the system prompt and the tools of a request."""
         prompt = text_of(request.system_message.content) if request.system_message else ""
         tools = list(request.tools)
-        last = self._last
-        if last.is_of(prompt, tools):
-            return last.parts
+        key: list[object] = [prompt, *map(id, tools)]
+        known, _, parts = self._last
+        if known == key:
+            return parts
         schemas = [_schema(tool) for tool in tools]
         described = json.dumps(schemas, sort_keys=True, default=repr) if schemas else ""
         digest = hashlib.sha256(json.dumps([prompt, described]).encode()).hexdigest()
         parts = RequestParts(
             digest[:_DIGEST_CHARACTERS], _tokens(prompt, counter), _tokens(described, counter)
         )
-        # at once: another thread may measure meanwhile
-        self._last = _Measured(prompt, tools, parts)
+        # At once, as another thread may measure meanwhile; the tools are kept, or an id could be another one's.
+        self._last = key, tools, parts
         return parts
-
-
-def _are_same(tools: Sequence[Any], others: Sequence[Any]) -> bool:
-    if len(tools) != len(others):
-        return False
-    return all(tool is other for tool, other in zip(tools, others, strict=True))
 
 
 def _schema(tool: Any) -> Any:

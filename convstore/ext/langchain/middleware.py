@@ -38,7 +38,7 @@ from convstore import SOURCES_PROMPT, Conversation, ConversationStore
 from convstore.edges import OWNER, OnDropped, report_dropped
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.around import conversation_of_run, redactor_of, working_on
-from convstore.ext.checkpoint_owner import check_owner, owner_of
+from convstore.ext.checkpoints import OnFork, check_owner, owner_of
 from convstore.ext.langchain.asking import ask
 from convstore.ext.langchain.beginning import begin
 from convstore.ext.langchain.beside import RequestMeter
@@ -77,7 +77,6 @@ from convstore.ext.langchain.run import (
     run_in,
 )
 from convstore.ext.langchain.steps import catch_up, end, hold, prepare, take_up
-from convstore.ext.older_checkpoint import OnFork
 from convstore.ext.run_scope import ScopeChoice, check_choice
 from convstore.integration import ResultNumbering, TurnAccess, agent_tools, host_of, run_sync
 from convstore.messages.call_ids import with_own_call_ids

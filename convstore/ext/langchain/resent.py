@@ -16,8 +16,8 @@ from langchain_core.messages import BaseMessage, RemoveMessage
 
 from convstore import Conversation
 from convstore.exceptions import HistoryDivergedError, InvalidInputError
+from convstore.ext.checkpoints import find_origins
 from convstore.ext.langchain.run import read_turn
-from convstore.ext.older_checkpoint import ids_without_input
 from convstore.integration import host_of
 from convstore.messages.filing import ids_of, is_history, last_question
 from convstore.messages.provenance import is_made_up
@@ -220,8 +220,13 @@ async def _refuse_ignored(found: Any) -> None:
     ignored = [item for item in found.sent if item.name in found.ignored]
     if not ignored:
         return
-    unclear = await ids_without_input(ids_of(item.origin for item in ignored))
-    names = [item.name for item in ignored if item.origin.id in unclear]
+    origins = await find_origins(ids_of(item.origin for item in ignored))
+    sources = origins.sources if origins else {}
+    names = [
+        item.name
+        for item in ignored
+        if not origins or sources.get(str(item.origin.id)) not in ("input", None)
+    ]
     if names:
         raise InvalidInputError(
             f"{len(names)} messages of the agent's state are not in the conversation, and may be a "

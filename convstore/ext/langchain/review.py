@@ -18,8 +18,8 @@ from langgraph.types import Command
 
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
+from convstore.ext.checkpoints import run_config
 from convstore.ext.langchain.results import call_position
-from convstore.ext.older_checkpoint import run_config
 from convstore.integration import TurnAccess, TurnRecord
 from convstore.messages.tool_calls import result_id, result_ids
 from convstore.values.turns import Pause, TurnCall

@@ -17,9 +17,9 @@ from langgraph.channels import UntrackedValue
 
 from convstore import Conversation
 from convstore.exceptions import ConvstoreError
+from convstore.ext.checkpoints import OnFork
 from convstore.ext.langchain.results import is_evicted
 from convstore.ext.langchain.shown import ShownView
-from convstore.ext.older_checkpoint import OnFork
 from convstore.integration import TurnAccess, TurnRecord, log_of
 from convstore.messages.filing import came_with, ids_of, marked_as_added, results_after, steps_of
 from convstore.messages.provenance import is_made_up

@@ -17,10 +17,10 @@ from langchain_core.runnables.config import set_config_context, var_child_runnab
 from convstore import Conversation
 from convstore.exceptions import ContentConflictError, InvalidInputError
 from convstore.ext.around import NO_STREAM
+from convstore.ext.checkpoints import go_back, is_addressed
 from convstore.ext.langchain.resent import removal
 from convstore.ext.langchain.results import SETTING, as_in_state, give_result_ids
 from convstore.ext.langchain.run import AgentRun, Rules, ids_in_log, read_turn
-from convstore.ext.older_checkpoint import go_back, is_addressed
 from convstore.ext.run_turns import has_moved, hold_turn
 from convstore.integration import HeldTurn, TurnAccess, host_of
 from convstore.messages.filing import (

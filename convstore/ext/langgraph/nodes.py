@@ -19,7 +19,16 @@ from convstore import Conversation, ConversationStore
 from convstore.edges import OWNER, OnDropped, append_in_halves
 from convstore.exceptions import ContentConflictError, InvalidInputError
 from convstore.ext.around import conversation_of_run, redactor_of, with_turn_id
-from convstore.ext.checkpoint_owner import check_owner, owner_of
+from convstore.ext.checkpoints import (
+    OnFork,
+    check_owner,
+    find_origins,
+    go_back,
+    is_addressed,
+    is_resumed,
+    may_be_behind,
+    owner_of,
+)
 from convstore.ext.langgraph.hearing import Joined, check_entered, join_turn
 from convstore.ext.langgraph.state import (
     ConversationState,
@@ -34,14 +43,6 @@ from convstore.ext.langgraph.state import (
     stamp_of,
     turn_in,
     view_of,
-)
-from convstore.ext.older_checkpoint import (
-    OnFork,
-    go_back,
-    is_addressed,
-    is_resumed,
-    made_before,
-    may_be_behind,
 )
 from convstore.ext.run_scope import ScopeChoice, check_choice
 from convstore.ext.run_turns import has_moved, hold_turn, is_in_run
@@ -361,8 +362,8 @@ class LoadNode(_Node):
         held = TurnAccess(chat).held(turn_id)
         answer = held.record.answer if held else None
         if held and answer and answer.id in ids_of(appended):
-            made, _ = await made_before({str(answer.id)})
-            if made:  # by a run that died before it appended its answer
+            origins = await find_origins({str(answer.id)})
+            if origins and origins.made_before:  # by a run that died before it appended its answer
                 held.first_answer = str(answer.id)
         return _changed(appended, new)
 

@@ -1,14 +1,18 @@
-"""Rewind the log for a run that LangGraph began at an older checkpoint: a replay, a question there, `update_state`.
+"""What the checkpoints of LangGraph tell about a run: whose conversation it has, and where it began.
 
-A log with more messages than a state is no proof of that: another worker may have appended them, or their run was
-killed before its checkpoint was saved. So two things must be true. The caller went back: the run's configuration names
-a checkpoint, or `update_state` made the one that the run began at. And a message after those of the state is in a
-checkpoint that the thread saved since.
+A checkpointer finds a checkpoint by the thread's id alone, so a state names the conversation that it belongs to.
+
+The log is rewound for a run that began at an older checkpoint: a replay, a question there, `update_state`. A log with
+more messages than a state is no proof of that: another worker may have appended them, or their run was killed before
+its checkpoint was saved. So two things must be true. The caller went back: the run's configuration names a checkpoint,
+or `update_state` made the one that the run began at. And a message after those of the state is in a checkpoint that the
+thread saved since.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -19,8 +23,13 @@ from langchain_core.messages import BaseMessage, RemoveMessage
 from langchain_core.runnables.config import var_child_runnable_config
 
 from convstore import Conversation
-from convstore.exceptions import OlderCheckpointError
-from convstore.integration import log_of
+from convstore.exceptions import (
+    ConversationDeletedError,
+    InvalidScopeError,
+    OlderCheckpointError,
+)
+from convstore.integration import host_of, log_of
+from convstore.messages.encoding import digest_of
 from convstore.messages.filing import ids_of, last_question
 from convstore.messages.provenance import kind_of
 from convstore.types import History
@@ -238,29 +247,6 @@ class _StartSearch:
             self.since |= _message_ids(snapshot)
 
 
-async def ids_without_input(ids: Collection[str]) -> set[str]:
-    """Return those of the ids of a state's messages that perhaps no input of a run brought into it.
-
-    Another node or `update_state` may have. Without checkpoints, and in a graph within another one, all may be theirs.
-    """
-    if is_nested() or not hasattr(run_config()[0].get("__pregel_checkpointer"), "list"):
-        return set(ids)
-    sources = (await _origins(ids)).sources
-    return {id_ for id_ in ids if sources.get(id_) not in ("input", None)}
-
-
-async def made_before(ids: Collection[str]) -> tuple[set[str], set[str]]:
-    """Return those of the ids of a state's messages that nodes of earlier runs made, and those of this run's input.
-
-    Both are empty without checkpoints, and in a graph within another one.
-    """
-    if is_nested() or not hasattr(run_config()[0].get("__pregel_checkpointer"), "list"):
-        return set(), set()
-    origins = await _origins(ids)
-    made = {id_ for id_ in origins.before if origins.sources[id_] == "loop"}
-    return made, set(ids) - origins.before
-
-
 _TRIGGERS = ("__start__", "__pregel_tasks", "branch:", "join:")
 """How LangGraph's channels that hold the next step of a graph begin."""
 
@@ -287,7 +273,7 @@ def is_resumed() -> bool:
     return bool(run_config()[0].get("__pregel_resuming"))
 
 
-class _Origins(NamedTuple):
+class Origins(NamedTuple):
     """Where the messages of a state came from.
 
     Attributes:
@@ -298,10 +284,20 @@ class _Origins(NamedTuple):
     sources: dict[str, str]
     before: set[str]
 
+    @property
+    def made_before(self) -> set[str]:
+        """Ids of the messages that nodes of earlier runs made."""
+        return {id_ for id_ in self.before if self.sources[id_] == "loop"}
 
-async def _origins(ids: Collection[str]) -> _Origins:
-    """Follow the messages of a state back to the checkpoints that had them first."""
+
+async def find_origins(ids: Collection[str]) -> Origins | None:
+    """Follow the messages of a state back to the checkpoints that had them first.
+
+    None without checkpoints, and in a graph within another one: they may have come from anywhere.
+    """
     configurable, metadata = run_config()
+    if is_nested() or not hasattr(configurable.get("__pregel_checkpointer"), "list"):
+        return None
     first = dict[str, Any]()
     parents = dict[Any, Any]()
     sources = dict[Any, Any]()
@@ -324,7 +320,7 @@ async def _origins(ids: Collection[str]) -> _Origins:
         id_: "input" if sources.get(parents[at]) == "input" else str(sources[at])
         for id_, at in first.items()
     }
-    return _Origins(found, before)
+    return Origins(found, before)
 
 
 def _parent_of(snapshot: Any) -> Any:
@@ -378,3 +374,33 @@ def run_config() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return the configurable values and the metadata of the current run."""
     config: Mapping[str, Any] = var_child_runnable_config.get() or {}
     return config.get("configurable") or {}, config.get("metadata") or {}
+
+
+def owner_of(scope: dict[str, str], conversation: str = "") -> str:
+    """Return what a state says of the conversation that it belongs to, whose id is known once it has messages."""
+    return f"{digest_of(json.dumps(sorted(scope.items()))).hex()} {conversation}"
+
+
+async def check_owner(chat: Conversation, owner: Any, *, is_begin: bool = False) -> None:
+    """Refuse the state of another conversation; at the beginning of a run, also that of a deleted one.
+
+    Raises:
+        InvalidScopeError: The checkpoint is that of another scope.
+        ConversationDeletedError: The conversation of the checkpoint was deleted, so its messages must not come back.
+    """
+    digest, _, conversation = str(owner or "").partition(" ")
+    if digest and digest != owner_of(chat.scope).partition(" ")[0]:
+        raise InvalidScopeError(
+            "the checkpoint of this run is that of another conversation: a checkpointer finds it "
+            'by thread_id alone; make that unique, such as f"{user_id}:{thread_id}", pass the '
+            "scope as context=..., and scope=lambda run: run.context to the middleware or the nodes"
+        )
+    if (
+        is_begin
+        and conversation
+        and conversation != await host_of(chat).conversation_id(chat.scope)
+    ):
+        raise ConversationDeletedError(
+            "the conversation of this checkpoint was deleted, and the checkpoint still has its "
+            "messages; delete it, too, with `await checkpointer.adelete_thread(thread_id)`"
+        )
