@@ -10,14 +10,13 @@ to another agent. The log keeps them, and the model is shown the question and wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import takewhile
 from operator import is_
 from typing import TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from convstore.messages.provenance import is_made_up
-from convstore.messages.tool_calls import calls_of, result_ids
+from convstore.messages.tool_calls import calls_of, fill_slots, result_ids
 from convstore.values.scope import id_problem
 
 _Message = TypeVar("_Message", bound=BaseMessage)
@@ -73,18 +72,6 @@ def last_turn_of(messages: Sequence[BaseMessage]) -> str | None:
     """
     index = last_question(messages)
     return None if index is None else messages[index].id
-
-
-def results_after(later: Sequence[BaseMessage], ai: AIMessage) -> list[ToolMessage]:
-    """Return the results of an AI message among its turn's messages: those before the model's next message."""
-    index = next((at for at, message in enumerate(later) if message.id == ai.id), -1)
-    following = takewhile(
-        lambda each: not isinstance(each, AIMessage) or came_with(each), later[index + 1 :]
-    )
-    called = {call.id for call in calls_of(ai)}
-    return [
-        each for each in following if isinstance(each, ToolMessage) and each.tool_call_id in called
-    ]
 
 
 def pending_results(messages: Sequence[BaseMessage]) -> set[str]:
@@ -150,17 +137,12 @@ def _is_reply(message: BaseMessage) -> bool:
 
 def steps_of(turn: Sequence[BaseMessage]) -> list[list[str]]:
     """Return the ids of each reply of the model with those of the results of its calls."""
+    slots, _ = fill_slots(turn)
     steps = list[list[str]]()
-    by_call = dict[str, list[str]]()
-    for message in turn:
+    for at, message in enumerate(turn):
         if _is_reply(message):
-            step = [str(message.id)]
-            steps.append(step)
-            by_call.update((call.id, step) for call in calls_of(message))
-            by_call.update((id_, step) for id_ in result_ids(message))
-        elif isinstance(message, ToolMessage):
-            step = by_call.get(str(message.id)) or by_call.get(message.tool_call_id) or []
-            step.append(str(message.id))
+            results = [slot.result for slot in slots.get(at, ())]
+            steps.append([str(turn[each].id) for each in (at, *results) if each is not None])
     return steps
 
 

@@ -28,6 +28,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import chain
 from typing import Any, Final, NamedTuple, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
@@ -431,6 +432,17 @@ def fill_slots(
             )
             open_calls.add(slots[index])
     return slots, orphans
+
+
+def answers_in(messages: Sequence[BaseMessage]) -> dict[str, ToolMessage]:
+    """Return the results among messages that have ids, by the ids that `result_id` makes for their calls."""
+    slots, _ = fill_slots(messages)
+    found = dict[str, ToolMessage]()
+    for slot in chain.from_iterable(slots.values()):
+        result = None if slot.result is None else messages[slot.result]
+        if isinstance(result, ToolMessage):
+            found[slot.own_id] = result
+    return found
 
 
 def _moved_forward(indexes: Sequence[int | None]) -> list[int]:

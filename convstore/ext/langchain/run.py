@@ -21,9 +21,9 @@ from convstore.ext.checkpoints import OnFork
 from convstore.ext.langchain.results import is_evicted
 from convstore.ext.langchain.shown import ShownView
 from convstore.integration import TurnAccess, TurnRecord, log_of
-from convstore.messages.filing import came_with, ids_of, marked_as_added, results_after, steps_of
+from convstore.messages.filing import came_with, ids_of, marked_as_added, steps_of
 from convstore.messages.provenance import is_made_up
-from convstore.messages.tool_calls import result_id
+from convstore.messages.tool_calls import answers_in, calls_of, result_id, result_ids
 from convstore.values.append_options import Trust
 from convstore.values.policy import HistoryPolicy
 from convstore.values.turns import Busy
@@ -134,27 +134,17 @@ class AgentRun:
 
     def results_of(self, ai: AIMessage, names: set[str]) -> list[ToolMessage]:
         """Return the results that an earlier run stored for the calls of some tools."""
-        called = {call["id"] for call in ai.tool_calls if call["name"] in names}
-        return [result for result in results_after(self.ahead, ai) if result.tool_call_id in called]
+        results = answers_in(self.ahead)
+        ids = zip(result_ids(ai), calls_of(ai), strict=True)
+        return [results[id_] for id_, call in ids if call.tool in names and id_ in results]
 
     def stored_results(self, ai_message_id: str, call_id: str, position: int) -> list[BaseMessage]:
         """Return the result that an earlier run stored for a call, and the messages that its tool added."""
         wanted = result_id(ai_message_id, call_id, position)
-        result = self._stored_result(ai_message_id, call_id, position, wanted)
+        result = answers_in(self.ahead).get(wanted)
         if result is None:
             return []
         return [each for each in self.ahead if each is result or came_with(each) == wanted]
-
-    def _stored_result(
-        self, ai_message_id: str, call_id: str, position: int, wanted: str
-    ) -> ToolMessage | None:
-        said = [each for each in self.ahead if isinstance(each, AIMessage)]
-        asking = next((ai for ai in said if ai.id == ai_message_id), None)
-        if asking is None:
-            return None
-        found = [each for each in results_after(self.ahead, asking) if each.tool_call_id == call_id]
-        named = [answer for answer in found if answer.id == wanted]
-        return next(iter(named or found[position:]), None)
 
 
 @dataclass(frozen=True, slots=True)
