@@ -450,27 +450,6 @@ class Log:
         found = await self._log.find(query, LEAN, order=NEWEST_FIRST, limit=limit)
         return [entry_from(document) for document in found]
 
-    async def long_messages(
-        self, conversation: str, *, start: int, tokens: int, limit: int
-    ) -> list[EntryMessage]:
-        """Return the newest human and AI messages of at least `tokens` tokens, newest first, without their bodies.
-
-        Entries before `start` are not searched. One command.
-        """
-        query: dict[str, Any] = within(conversation, *entry_range(conversation, start=start))
-        query["messages"] = {
-            "$elemMatch": {"type": {"$in": ["human", "ai"]}, "tokens": {"$gte": tokens}}
-        }
-        fields = {**LEAN, "messages.stub": 0, "messages.arguments": 0, "messages.body": 0}
-        documents = await self._log.find(query, fields, order=NEWEST_FIRST, limit=limit)
-        entries = [entry_from(filled(document, body="")) for document in documents]
-        messages = [message for entry in entries for message in reversed(entry.messages)]
-        return [
-            message
-            for message in messages
-            if message.type in ("human", "ai") and message.tokens >= tokens
-        ][:limit]
-
     async def payload_ranges(
         self,
         conversation: str,

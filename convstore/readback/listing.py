@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from convstore.log.entry import EntryMessage
-from convstore.log.rows import results_in
+from convstore.log.rows import named_in
 from convstore.log.stored_message import read_message
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.text import in_one_line, text_of
@@ -21,9 +21,6 @@ from convstore.values.models import SourcePage
 from convstore.values.scope import Scope
 
 _MAX_LISTED = 20
-_LONG_TOKENS = 1_000
-_ENTRIES_LISTED = 2_000
-"""Minimum tokens for a human or AI message to be listed, and the number of newest entries that are considered."""
 _CALL_CHARACTERS = 300
 _QUESTION_CHARACTERS = 150
 _NOTHING = "There is nothing earlier in this conversation yet."
@@ -49,16 +46,14 @@ class Listing:
     async def _listed(self, cached: CachedConversation, request: Request) -> list[str]:
         async with self._reader.reading(cached):
             snapshot = await self._reader.snapshot(cached)
-            entries, messages, start = await together(
-                self._reader.newest_results(snapshot, limit=_MAX_LISTED, tools_only=True),
-                self._long_messages(snapshot),
+            entries, start = await together(
+                self._reader.newest_results(snapshot, limit=_MAX_LISTED),
                 self._states.latest_start(cached.conversation),
             )
             questions = await self._questions(snapshot, start)
-        readable = sorted(
-            [*results_in(entries), *messages], key=lambda item: item.ordinal, reverse=True
-        )[:_MAX_LISTED]
-        title = "Tool results and long messages" if messages else "Tool results"
+        readable = named_in(entries)[:_MAX_LISTED]
+        has_long = any(message.type != "tool" for message in readable)
+        title = "Tool results and long messages" if has_long else "Tool results"
         title += (
             " that can be read, newest first (tool_message_id: tool and its arguments, ordinal, "
             "source ids):"
@@ -71,14 +66,6 @@ class Listing:
             "everything:"
         )
         return [*listed, *_fitting(earlier, questions, room)]
-
-    async def _long_messages(self, snapshot: Snapshot) -> list[EntryMessage]:
-        """Return the newest long human and AI messages that are active, among the newest entries."""
-        start = max(1, snapshot.tail.entries - _ENTRIES_LISTED)
-        found = await self._reader.log.long_messages(
-            snapshot.cached.conversation, start=start, tokens=_LONG_TOKENS, limit=_MAX_LISTED
-        )
-        return [message for message in found if snapshot.active.has(message.ordinal)]
 
     async def _questions(self, snapshot: Snapshot, start: tuple[int, int] | None) -> list[str]:
         """Return a line for each of the newest turns before the entry and ordinal where views start."""
