@@ -58,14 +58,12 @@ class Rewinds:
     Attributes:
         entry: Number of that entry, 0 if nothing was rewound.
         ranges: The rewound ranges.
-        inactive: Number of messages in them.
         undo: Number of the rewind that can be undone, 0 for none.
         whole: Those as of the last whole list; None if these are.
     """
 
     entry: int = 0
     ranges: Ranges = ()
-    inactive: int = 0
     undo: int = 0
     whole: Rewinds | None = None
 
@@ -84,10 +82,9 @@ class Rewinds:
         if not is_whole and whole.entry != totals.whole_list:
             raise ValueError("the whole list of rewound ranges that it continues is missing")
         ranges = _changed(whole.ranges, change.ranges, change.restored)
-        inactive = whole.inactive + _size(change.ranges) - _size(change.restored)
-        if inactive != totals.messages - totals.active:
+        if _size(ranges) != totals.messages - totals.active:
             raise ValueError("its rewound ranges do not agree with its count of active messages")
-        return Rewinds(entry.number, ranges, inactive, change.undo, None if is_whole else whole)
+        return Rewinds(entry.number, ranges, change.undo, None if is_whole else whole)
 
     def _needed(self, totals: Totals) -> list[int]:
         """Return the numbers of the rewind entries that lead to the active messages as of some totals, in order."""
@@ -143,11 +140,6 @@ class Rewinds:
         """
         found = self._with_entry(number - 1)
         return found.entry if found else number
-
-    def start_from(self, number: int) -> int:
-        """Return the first entry from `number` on that may contain active messages."""
-        found = self._with_entry(number)
-        return found.until + 1 if found else number
 
     def read_before(self, number: int) -> int:
         """Return the end, exclusive, of the entries before `number` that are read; see `read_from`."""

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from contextlib import aclosing
 from typing import Any
 
-from convstore.mongo.collection import BY_KEY, NEWEST_FIRST, Collection, Document
+from convstore.mongo.collection import BY_KEY, Collection, Document
 from convstore.mongo.driver import Driver, driver_errors
 from convstore.mongo.heads import Head, readable_head
 from convstore.mongo.indexes import Index
@@ -75,14 +75,6 @@ class Inspection:
         begin = {"$gt": after} if after else {"$gte": low}
         end = {"$lte": through} if through else {"$lt": high}
         return await self._log.find({"_id": begin | end}, order=BY_KEY, limit=_ENTRIES)
-
-    async def last_entry(self, conversation: str) -> Document | None:
-        """Return the last entry as it is stored, or None. One command."""
-        low, high = entry_range(conversation)
-        found = await self._log.find(
-            {"_id": {"$gte": low, "$lt": high}}, order=NEWEST_FIRST, limit=1
-        )
-        return found[0] if found else None
 
     async def entry(self, key: str) -> Document | None:
         """Return an entry as it is stored, or None if it is missing. One command."""

@@ -242,7 +242,7 @@ class StateCheck:
         """Return the leading system messages of the log; None if one of its first entries is damaged."""
         active = check.active.messages
         conversation = self.subject.conversation
-        first = active.start_from(1)
+        first = active.read_from(1)
         documents = await self.subject.inspection.entries(
             conversation,
             after=entry_id(conversation, first - 1),

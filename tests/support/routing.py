@@ -30,7 +30,6 @@ BROADCAST = {
     "Inspection.documents_of": _VERIFY,
     "Inspection.entries": _VERIFY,
     "Inspection.entry": _VERIFY,
-    "Inspection.last_entry": _VERIFY,
     "Inspection.next_conversation": _VERIFY,
     "Inspection.replace_state": "verify mends a state whose conversation is damaged",
     "Inspection.remove": "verify removes leftovers of any conversation by their keys",
