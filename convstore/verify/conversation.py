@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import Any
 
 from convstore.exceptions import CorruptDocumentError, SchemaVersionError
-from convstore.log.entry import Entry
 from convstore.mongo.annotations import state_in, values_in
 from convstore.mongo.bson_values import utc
 from convstore.mongo.collection import Document
@@ -144,7 +143,6 @@ class ConversationCheck:
         entry = await self.repairer.reserve(self.subject.conversation, check.tail, through)
         if entry is None:
             return check
-        await self._refresh_head(entry)
         key = state_id(self.subject.conversation)
         self.subject.report("state", LOG, key, UNRESERVED, repairable=True, repaired=True)
         self._state = await self.subject.inspection.state(self.subject.conversation)
@@ -163,13 +161,6 @@ class ConversationCheck:
         check = LogCheck(subject, head_entries, wanted)
         await check.run()
         return check
-
-    async def _refresh_head(self, entry: Entry) -> None:
-        """Name the new last entry in the head, unless a writer has refreshed it meanwhile."""
-        inspection = self.subject.inspection
-        changes = {"entry": [entry.number, entry.totals.link], "written_at": entry.at}
-        await inspection.set_head(self.head, changes)
-        self.head = await inspection.head(str(self.head["_id"])) or self.head
 
     async def _still_exists(self) -> bool:
         now = await self.subject.inspection.head(str(self.head["_id"]))

@@ -98,8 +98,7 @@ class Repairer:
                 await self._follow(source, target, copy, batch)
         through = max(reserved, copy.log_sources)
         if through and copy.matched > sound_through:
-            at = copy.tail.updated_at or self.ends.reader.clock.now()
-            made = self._reservation(copy.tail, through + _ROOM, at)
+            made = self._reservation(copy.tail, through + _ROOM)
             await self.ends.reader.log.insert(target, [made])
             copy.add(made)
         await self.copies.move_annotations(source, target, copy.places, since=_EVER)
@@ -126,15 +125,17 @@ class Repairer:
 
     async def reserve(self, conversation: str, tail: Totals, through: int) -> Entry | None:
         """Reserve the source ids up to one that children have; None if another writer appended first."""
-        made = self._reservation(tail, through, self.ends.reader.clock.now())
+        made = self._reservation(tail, through)
         try:
             await self.ends.reader.log.insert(conversation, [made])
         except SlotTaken:
             return None
         return made
 
-    def _reservation(self, tail: Totals, through: int, at: datetime) -> Entry:
-        return reservation(tail, through, at=at, link=self.ends.reader.clock.link())
+    def _reservation(self, tail: Totals, through: int) -> Entry:
+        """Return an entry with the date of the one before it: a repair is no use of a conversation."""
+        clock = self.ends.reader.clock
+        return reservation(tail, through, at=tail.updated_at or clock.now(), link=clock.link())
 
     async def drop(self, made: Repaired) -> None:
         """Remove a copy that does not replace its log."""
