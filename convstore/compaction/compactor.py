@@ -32,7 +32,6 @@ from convstore.messages.text import indented
 from convstore.messages.tokens import count
 from convstore.messages.tool_calls import MISSING_TEXT
 from convstore.mongo.leases import while_leased
-from convstore.runtime.active_log import newest_first
 from convstore.runtime.background import Background, settle
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_end import LogEnd, LogEndReader
@@ -53,7 +52,6 @@ _MAX_DOUBLINGS = 7
 _MAX_CHARACTERS = 100_000
 _MAX_BODY_CHARACTERS = 1_000_000
 _MAX_TRIGGERS = 8
-_BATCH = 100
 _ENDING_SECONDS = 5.0
 _MAX_PROBLEM = 1_000
 _TOO_LARGE = (
@@ -337,17 +335,12 @@ class Compactor:
 
     async def _question(self, plan: _Plan) -> EntryMessage | None:
         """Return the question of the turn that the summary ends in, even if an earlier summary covers it."""
-        for row in reversed(plan.folded):
-            if row.message.begins_turn:
+        turn = plan.rows[plan.cut].message.turn
+        for row in plan.folded:
+            if row.message.ordinal == turn:
                 return row.message
-        first = plan.folded[0].message.ordinal
-        async with aclosing(
-            newest_first(self._reader, plan.log, before=first, at_once=_BATCH)
-        ) as messages:
-            async for row in messages:
-                if row.message.begins_turn:
-                    return row.message
-        return None
+        found = await self._reader.log.message_at(plan.log.cached.conversation, turn)
+        return found.message if found and plan.log.active.has(turn) else None
 
     async def _build_record(
         self, plan: _Plan, owner: str, result: CompactionResult
