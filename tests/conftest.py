@@ -15,6 +15,7 @@ from canary import Address, Canary, sign_up
 from counting import Commands
 from fixture_types import Client
 from hypothesis import HealthCheck, settings
+from long_first import begin_with_long
 from memory_folder import data_in_memory
 from pymongo import AsyncMongoClient, MongoClient
 from quick_run import is_quick, is_slow, is_slow_module
@@ -89,6 +90,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if case in seen:
                 item.add_marker("slow")
             seen.add(case)
+
+
+@pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
+def pytest_begin_with_long_tests(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin a run of slow tests with those that take longest."""
+    if not is_quick(config):
+        begin_with_long(config, items)
 
 
 def pytest_collection_finish() -> None:
