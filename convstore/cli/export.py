@@ -19,10 +19,10 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from convstore.cli.named import opened_conversation
 from convstore.cli.options import Target, on_database
 from convstore.cli.output import Answer, plain, screen
 from convstore.cli.progress import counts_of, print_problems, progress, totals_for
-from convstore.cli.show import opened_conversation
 from convstore.exceptions import InvalidInputError
 from convstore.values.addresses import without_addresses
 from convstore.values.plain import counted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,16 +14,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from convstore.cli.options import Target, on_database, read_age
+from convstore.cli.options import PriceOptions, Target, on_database, read_age, read_prices
 from convstore.cli.output import Answer, compact, is_terminal, new_table, plain, screen, short
 from convstore.exceptions import InvalidInputError
-from convstore.values.plain import age, counted
+from convstore.values.plain import age, counted, money
 from convstore.values.scope import PATH
 
 if TYPE_CHECKING:
     from convstore import ConversationStore
     from convstore.types import ConversationInfo
     from convstore.values.list_rows import ListRow
+    from convstore.values.usage import Prices
 
 MOST_ROWS = 1_000
 """Rows of the list that have a number: `convstore show` looks for a row among these."""
@@ -58,6 +59,7 @@ async def list_command(
         ),
     ] = None,
     page: Annotated[int, typer.Option(min=1, help="The page; 1 has the newest.")] = 1,
+    price: PriceOptions = None,
 ) -> Answer:
     """List conversations, newest first, one in a row.
 
@@ -73,9 +75,14 @@ async def list_command(
     \b
     In a pipe the columns are separated by tabs, and whole: id, scope, date of
     the last change, state, messages, turns, tokens, failed tool results, and
-    the title or else the first question. `convstore show` takes the id and the
-    scope. With --json, "title" is only the title that was set; "state", "error",
-    "waiting", "budget_share" and "rated_down" are what the column has.
+    the title or else the first question; with --price also the cost.
+    `convstore show` takes the id and the scope. With --json, "title" is only the
+    title that was set; "state", "error", "waiting", "budget_share" and
+    "rated_down" are what the column has.
+
+    \b
+    --price adds what each conversation cost, without its sub-agents; with "+"
+    if some of its tokens are of a model without a price.
 
     \b
     Examples:
@@ -83,10 +90,12 @@ async def list_command(
       convstore list --attention
       convstore list --failed --since 7d
       convstore list --scope user_id=ada --limit 200 --page 2
+      convstore list --price gpt-5=1.25,10,0.125
       convstore list | cut -f 1,9
       convstore list --json | jq '.conversations[] | select(.state == "waits")'
     """
     age_limit = read_age(since) if since else None
+    prices = read_prices(price)
     chips = ["failed"] * failed + ["attention"] * attention
     is_selection = bool(chips) or age_limit is not None
     size = limit or (_COVERED if is_selection else _PAGE)
@@ -94,6 +103,7 @@ async def list_command(
         covered, has_older = await _read_page(store, target.chosen, size, page)
         first = (page - 1) * size + 1
         rows = await _selected(store, covered, chips=chips, age=age_limit, first=first)
+        rows = _with_costs(rows, prices)
         listing = _Listing(
             rows,
             covered=len(covered) if is_selection else None,
@@ -117,19 +127,29 @@ class _Member:
         below: Its place below the row, from 1; 0 for the row itself.
         row: The conversation and its end.
         title: Its title, or else its first question.
+        costs: What it cost, if prices are given.
     """
 
     number: int
     below: int
     row: ListRow
     title: str = ""
+    costs: Mapping[str, Any] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """Return it for `--json`."""
         return {
             **document_of(self.row),
             "first_question": self.title or None,
+            **self.costs,
         }
+
+    @property
+    def cost(self) -> str:
+        """Its cost to print; with a plus if some of its tokens have no price."""
+        if self.costs["cost"] is None:
+            return "-"
+        return f"{money(self.costs['cost'])}{'+' if self.costs['tokens_without_price'] else ''}"
 
     @property
     def text(self) -> str:
@@ -250,17 +270,22 @@ async def _selected(
     ]
 
 
+def _with_costs(members: Sequence[_Member], prices: Prices) -> list[_Member]:
+    """Return conversations with what they cost at some prices; as they are without prices."""
+    from convstore.ext.sums import cost_columns  # noqa: PLC0415 - loads the database driver
+
+    return [replace(each, costs=cost_columns(each.row.info, prices)) for each in members]
+
+
 def _table(listing: _Listing, width: int) -> Table:
     """Return a table that fits the width: each conversation by its number and its place below it, or by its id.
 
     A column that is empty in all rows is left out.
     """
     members = listing.members
-    words = ["state"] if any(member.row.state_line for member in members) else []
-    numbers = ["messages", "tokens"]
-    if any(member.row.info.failed for member in members):
-        numbers.append("failed")
-    numbers.append("age")
+    now = datetime.now(UTC)
+    words = ["state"] if any(member.row.state_line() for member in members) else []
+    numbers = _numbers_of(members)
     keys = [*listing.keys, *words]
     table = new_table("#", *keys, *numbers, "", numbers=("#", *numbers), expand=True)
     fixed = (_WIDTH if listing.has_numbers else _WIDTH + _ID) + 8 * (len(numbers) - 3)
@@ -272,21 +297,31 @@ def _table(listing: _Listing, width: int) -> Table:
         column.max_width = max(room, 4)
     title.ratio = 1
     title.max_width = None
-    now = datetime.now(UTC)
     for member in members:
         info = member.row.info
         cells = {
             **{key: _scope_value(info, key) for key in listing.keys},
-            "state": plain(member.row.state_line),
+            "state": plain(member.row.state_line()),
             "messages": f"{info.message_count:,}",
             "tokens": compact(info.tokens),
             "failed": f"{info.failed:,}" if info.failed else "",
+            "cost": member.cost if member.costs else "",
             "age": age(info.updated_at, now) if info.updated_at else "-",
         }
         text = Text(_indented_title(member), style="yellow" if info.problem else "")
         name = _number(member) if listing.has_numbers else _id(member)
         table.add_row(name, *(cells[column] for column in (*keys, *numbers)), text)
     return table
+
+
+def _numbers_of(members: Sequence[_Member]) -> list[str]:
+    """Return the columns of numbers that have something to say."""
+    numbers = ["messages", "tokens"]
+    if any(member.row.info.failed for member in members):
+        numbers.append("failed")
+    if any(member.costs for member in members):
+        numbers.append("cost")
+    return [*numbers, "age"]
 
 
 def _number(member: _Member) -> str:
@@ -315,8 +350,9 @@ def _values(member: _Member) -> list[str]:
     info = member.row.info
     at = f"{info.updated_at:%Y-%m-%dT%H:%M:%SZ}" if info.updated_at else ""
     counts = map(str, (info.message_count, info.turns, info.tokens, info.failed))
-    state = plain(member.row.state_line)
-    return [info.conversation_id, name_of(info.scope), at, state, *counts, member.text]
+    state = plain(member.row.state_line())
+    values = [info.conversation_id, name_of(info.scope), at, state, *counts, member.text]
+    return [*values, member.cost] if member.costs else values
 
 
 def document_of(row: ListRow) -> dict[str, Any]:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,13 +12,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.list_ import MOST_ROWS, document_of, name_of
+from convstore.cli.list_ import document_of, name_of
+from convstore.cli.named import opened_conversation
 from convstore.cli.options import (
     Policy,
     PriceOptions,
     Target,
     on_database,
-    read_pairs,
     read_policy,
     read_prices,
 )
@@ -30,12 +26,11 @@ from convstore.cli.output import Answer, plain, short
 from convstore.cli.show_calls import calls_answer, print_bill, print_totals
 from convstore.exceptions import InvalidInputError
 from convstore.values.plain import counted, role_of
-from convstore.values.scope import PATH
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
 
-    from convstore import Conversation, ConversationStore, Source, StoredMessage
+    from convstore import Conversation, Source, StoredMessage
     from convstore.types import ConversationInfo, PastView, StoredItem, ViewReason, ViewStamp
     from convstore.values.list_rows import ListRow
     from convstore.values.policy import HistoryPolicy
@@ -187,80 +182,6 @@ async def _log_answer(
     return Answer(document, shown, is_long=True)
 
 
-@asynccontextmanager
-async def opened_conversation(target: Target, words: list[str]) -> AsyncIterator[Conversation]:
-    """Open the store, and yield the conversation that a row's number, an id, or a whole scope names; else raise."""
-    pairs = read_pairs("CONVERSATION", words) if "=" in words[0] else {}
-    is_ambiguous = bool(target.scope) if pairs else len(words) > 1
-    if is_ambiguous:
-        raise typer.BadParameter(
-            "CONVERSATION is the number of a row, or an id, or KEY=VALUE for each scope key"
-        )
-    scope = [f"{key}={value}" for key, value in pairs.items() if key != PATH]
-    async with replace(target, scope=scope or target.scope).open() as store:
-        if pairs:
-            yield await _with_scope(store, pairs)
-        else:
-            yield await _named(store, words[0], target.chosen)
-
-
-async def _named(store: ConversationStore, name: str, chosen: dict[str, str]) -> Conversation:
-    """Return the conversation in a row of the list, or with an id."""
-    # An id has 24 digits or more.
-    row = re.fullmatch(r"([1-9]\d{0,17})(?:\.(\d{1,4}))?", name)
-    if row:
-        return await _in_row(store, int(row[1]), int(row[2] or 0), chosen)
-    found = await store.find_conversation(name, **chosen)
-    if found is None:
-        raise InvalidInputError(
-            f"no conversation has the id {name!r}; `convstore list --json` prints them"
-        )
-    return found
-
-
-async def _with_scope(store: ConversationStore, scope: dict[str, str]) -> Conversation:
-    known = {key: value for key, value in scope.items() if key != PATH}
-    if known.keys() == set(store.scope_keys):
-        chat = store.conversation(**scope)
-        if (await chat.info()).created_at:
-            return chat
-    alike = await store.list_conversations(limit=1, everything=not known, **known)
-    if not alike.conversations:
-        raise InvalidInputError(
-            "no conversation has these scope values (an argument each); `convstore list` has all"
-        )
-    values = shlex.join(
-        part for key, value in known.items() for part in ("--scope", f"{key}={value}")
-    )
-    raise InvalidInputError(
-        f"no conversation has this whole scope; `convstore list {values}` lists those that have it"
-    )
-
-
-async def _in_row(
-    store: ConversationStore, row: int, below: int, chosen: dict[str, str]
-) -> Conversation:
-    """Return the conversation in a row of `convstore list`, or one below it."""
-    from convstore.edges import with_children  # noqa: PLC0415 - loads the database driver
-
-    limit = min(row, MOST_ROWS)
-    page = await store.list_conversations(limit=limit, everything=not chosen, **chosen)
-    rows = len(page.conversations)
-    if rows < row and page.next_cursor:
-        raise InvalidInputError(
-            f"the list numbers its first {counted(rows, 'row')}, so none is {row}; "
-            "name the conversation by its id, which `convstore list --json` prints"
-        )
-    if rows < row:
-        raise InvalidInputError(f"the list has {counted(rows, 'row')}, not {row}")
-    family = [member async for member in with_children(store, page.conversations[-1])]
-    if below >= len(family):
-        raise InvalidInputError(
-            f"row {row} has {counted(len(family) - 1, 'sub-agent')}, not {below}"
-        )
-    return store.conversation(**family[below].scope)
-
-
 async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
     """Return the stamp that a text is, or that the message has which it names; else the message.
 
@@ -321,6 +242,8 @@ def _print_view(
     stamp: ViewStamp | None = None,
 ) -> None:
     from convstore.sources.detection import has_failed  # noqa: PLC0415 - loaded with the messages
+    from convstore.values.explanations import cause_of_stub  # noqa: PLC0415 - as above
+    from convstore.wire.history import ids_in_progress  # noqa: PLC0415 - as above
 
     print_totals(console, row)
     report = view.report
@@ -342,8 +265,11 @@ def _print_view(
     for reason in report.reasons:
         console.print(_why(reason), style="dim")
     console.print()
+    current = ids_in_progress(view)
     for message in view.messages:
-        _print_message(console, "", message, full=full, is_failed=has_failed(message))
+        cause = cause_of_stub(message.id not in current)
+        failed = has_failed(message)
+        _print_message(console, "", message, full=full, is_failed=failed, stub=f"stub, {cause}")
 
 
 def _why(reason: ViewReason) -> str:
@@ -405,13 +331,17 @@ def _print_message(
     full: bool,
     is_failed: bool = False,
     annotations: Mapping[str, Any] = _NONE,
+    stub: str = "stub",
 ) -> None:
-    """Print a message: a heading with its position, type, tool and id, then its text, calls and annotations."""
+    """Print a message: a heading with its position, type, tool and id, then its text, calls and annotations.
+
+    `stub` are the words for a stub.
+    """
     words = [position, role_of(message.type), message.name, message.id]
     if is_failed:
         words.append("failed")
     if _is_stub(message):
-        words.append("stub")
+        words.append(stub)
     heading = plain("  ".join(filter(None, words)))
     console.print(Text(heading, style=_STYLES.get(message.type, "bold")), soft_wrap=True)
     for text in (_text(message), *_calls(message)):

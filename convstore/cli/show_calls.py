@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -158,8 +159,8 @@ def print_totals(console: Console, row: ListRow) -> None:
     if info.title:
         console.print(Text(plain(info.title), style="bold"), soft_wrap=True)
     console.print(Text(f"{name_of(info.scope)}  {info.conversation_id}"), soft_wrap=True)
-    if row.state_line:
-        console.print(Text(plain(row.state_line), style="yellow"), soft_wrap=True)
+    if state := row.state_line(datetime.now(UTC)):
+        console.print(Text(plain(state), style="yellow"), soft_wrap=True)
     began, ended = (
         f"{at:%Y-%m-%d %H:%M}" if at else "-" for at in (info.created_at, info.updated_at)
     )

@@ -115,6 +115,12 @@ def bill_for(name: str, conversations: Iterable[ConversationInfo], prices: Price
     return group
 
 
+def cost_columns(info: ConversationInfo, prices: Prices) -> dict[str, Any]:
+    """Return what a conversation cost, without its sub-agents, for a row of a list; nothing without prices."""
+    bill = bill_for("", [info], prices).bill()
+    return {name: bill[name] for name in ("cost", "tokens_without_price")} if prices else {}
+
+
 @dataclass(slots=True)
 class ToolSum:
     """The calls of one tool and its results: how often each size occurs, and how many were read again."""

@@ -20,10 +20,10 @@ from convstore.transfer.records import (
     ExportReport,
     ImportReport,
     Problem,
-    RecordItem,
     ScopeRule,
 )
 from convstore.transfer.step_store import read_step_store
+from convstore.values.log_records import RecordItem
 
 __all__ = [
     "AssignedScope",

@@ -23,9 +23,9 @@ from convstore.transfer.records import (
     DAMAGED,
     BadRecord,
     ConversationRecord,
-    RecordItem,
     record_or_bad,
 )
+from convstore.values.log_records import RecordItem
 from convstore.values.plain import counted
 
 _SIGNATURES = "__gemini_function_call_thought_signatures__"

@@ -19,8 +19,9 @@ from convstore.exceptions import InvalidInputError
 from convstore.integration import documents_of, is_answer_item, normalize_messages
 from convstore.messages.encoding import digest_of
 from convstore.transfer.dicts import moment_of
-from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem, record_or_bad
+from convstore.transfer.records import BadRecord, ConversationRecord, record_or_bad
 from convstore.transfer.sqlite_table import SQLiteTable
+from convstore.values.log_records import RecordItem
 
 _FAKE_ID = "__fake_id__"
 _Stored = tuple[str, Any, datetime | None]

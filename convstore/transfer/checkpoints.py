@@ -19,11 +19,11 @@ from convstore.transfer.prepare import hidden_ranges
 from convstore.transfer.records import (
     BadRecord,
     ConversationRecord,
-    RecordItem,
     merged_fields,
 )
 from convstore.transfer.savers import other_namespaces_of, thread_ids_of
 from convstore.transfer.states import Checkpoint, Place, StateHistory, replayed
+from convstore.values.log_records import RecordItem
 from convstore.values.plain import counted
 from convstore.values.scope import check_choice
 

@@ -19,7 +19,8 @@ from langchain_core.messages import BaseMessage
 from pydantic import TypeAdapter, ValidationError
 
 from convstore.messages.langchain_dicts import from_langchain, is_langchain
-from convstore.transfer.records import DAMAGED, Message, RecordItem
+from convstore.transfer.records import DAMAGED, Message
+from convstore.values.log_records import RecordItem
 
 CREATED = ("created_at", "timestamp", "create_time")
 UPDATED = ("updated_at", "update_time")

@@ -23,8 +23,9 @@ from convstore.messages.values import Codec
 from convstore.transfer.agents_sessions import read_agents_sqlite
 from convstore.transfer.archive import ArchiveReader
 from convstore.transfer.dicts import CREATED, UPDATED, item_of, moment_of, unread_date
-from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem
+from convstore.transfer.records import BadRecord, ConversationRecord
 from convstore.values.addresses import without_addresses
+from convstore.values.log_records import RecordItem
 from convstore.values.scope import PATH, check_scope_keys
 
 _ID_KEYS = ("id", "conversation_id", "thread_id", "session_id")
@@ -200,7 +201,7 @@ def _record(path: Path, line: Line, where: str) -> ConversationRecord | BadRecor
     messages = _messages_in(value)
     if not messages:
         return BadRecord(where, 'no conversation: an object with a list "messages" is needed')
-    fields = {name: field for name, field in value.items() if name not in ("messages", "values")}
+    fields = _fields(value)
     items = [
         item_of(raw, where=f"{where}, message {position}")
         for position, raw in enumerate(messages, 1)
@@ -220,6 +221,15 @@ def _record(path: Path, line: Line, where: str) -> ConversationRecord | BadRecor
         other_fields=_other_fields(fields),
         notes=notes,
     )
+
+
+def _fields(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an object without its messages; those of the state that it has as "values" by their path."""
+    fields = {name: field for name, field in value.items() if name not in ("messages", "values")}
+    state = value.get("values")
+    inner = state if isinstance(state, dict) else {}
+    others = {f"values.{name}": field for name, field in inner.items() if name != "messages"}
+    return fields | others
 
 
 def _other_fields(fields: Mapping[str, Any]) -> list[str]:

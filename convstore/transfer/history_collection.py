@@ -14,7 +14,8 @@ from typing import Any
 
 from convstore.integration import documents_of
 from convstore.transfer.dicts import item_of
-from convstore.transfer.records import BadRecord, ConversationRecord, RecordItem, merged_fields
+from convstore.transfer.records import BadRecord, ConversationRecord, merged_fields
+from convstore.values.log_records import RecordItem
 
 _KEYS_AT_ONCE = 1_000
 

@@ -24,10 +24,9 @@ from convstore.transfer.records import (
     ConversationRecord,
     Message,
     Problem,
-    RecordItem,
 )
 from convstore.values.append_options import Columns
-from convstore.values.log_records import LogChange, PlacedItem
+from convstore.values.log_records import LogChange, PlacedItem, RecordItem
 from convstore.values.plain import part_of
 from convstore.values.ranges import joined
 from convstore.values.scope import check_choice, check_id, check_number, id_problem

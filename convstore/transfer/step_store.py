@@ -15,10 +15,10 @@ from convstore.transfer.records import (
     DAMAGED,
     BadRecord,
     ConversationRecord,
-    RecordItem,
     merged_fields,
     record_or_bad,
 )
+from convstore.values.log_records import RecordItem
 from convstore.wire.pydantic_ai import read_pydantic_ai
 
 _NEWEST = [("seq", -1)]

@@ -9,13 +9,7 @@ from convstore.values.stamps import ViewReason
 
 STATES: Mapping[str, tuple[str, str]] = {
     "whole": ("whole", "The model gets this message as it is stored."),
-    "stub": (
-        "stub",
-        (
-            "Its turn ended or grew long, so a stub replaces the result. Its id or its numbers "
-            "read it again."
-        ),
-    ),
+    "stub": ("stub", "A stub replaces the result. Its id or its numbers read it again."),
     "shortened": (
         "shortened",
         "A long text of a finished turn: the model gets its beginning and its end.",
@@ -84,6 +78,22 @@ PROMPT_UNKNOWN = (
     "a change of them breaks the cache, too, and is not shown here."
 )
 """Said where no stamp has a digest of them, as in loops of one's own and in graphs without the middleware."""
+
+
+def cause_of_stub(has_ended: bool) -> str:
+    """Return why a view shows a stub of a result, given if the turn of the result had ended."""
+    return "as its turn ended" if has_ended else "as its turn is long"
+
+
+def why_stub(*, has_ended: bool) -> str:
+    """Return in sentences why a view shows a stub of a result.
+
+    >>> why_stub(has_ended=True)
+    'A stub replaces the result, as its turn ended. Its id or its numbers read it again.'
+    """
+    first, rest = STATES["stub"][1].split(". ", 1)
+    return f"{first}, {cause_of_stub(has_ended)}. {rest}"
+
 
 _LIMITS = {
     "max_tokens": (

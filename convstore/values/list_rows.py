@@ -13,7 +13,7 @@ from functools import partial, reduce
 from typing import Any, NamedTuple
 
 from convstore.values.models import ConversationInfo, State, Status
-from convstore.values.plain import counted, percent
+from convstore.values.plain import age, counted, percent
 from convstore.values.usage import Usage
 
 LABELS: Mapping[str, str] = {
@@ -27,6 +27,10 @@ LABELS: Mapping[str, str] = {
     "stopped": "stopped",
 }
 """The words for what the newest turn is doing, or how it ended, unless it is finished."""
+
+
+_LASTING = frozenset({"waiting", "running", "asked"})
+"""Ends that last until somebody acts."""
 
 
 class ConversationEnd(NamedTuple):
@@ -69,9 +73,14 @@ class ConversationEnd(NamedTuple):
             return self.error or self.step
         return ", ".join(self.waiting)
 
-    def line(self, age: str = "") -> str:
-        """Return its label with the age of the state, if it is given, and its reason; "" if it is finished."""
-        label = f"{self.label} {age}" if age else self.label
+    def line(self, at: datetime | None = None, now: datetime | None = None) -> str:
+        """Return its label and its reason; "" if it is finished.
+
+        With the date of the newest entry, also how long a turn has been waiting, running or without an answer.
+        """
+        label = self.label
+        if at and now and self.kind in _LASTING:
+            label = f"{label} {age(at, now)}"
         return f"{label}: {self.reason}" if self.reason else label
 
 
@@ -122,12 +131,14 @@ class ListRow:
         """The label of its end."""
         return self.end.label
 
-    @property
-    def state_line(self) -> str:
-        """Its end with the reason, the share of its budget if it is nearly full, and if it was rated down."""
+    def state_line(self, now: datetime | None = None) -> str:
+        """Return its end with the reason, the share of its budget if it is nearly full, and if it was rated down.
+
+        Given the time, also how long the end has lasted; see `ConversationEnd.line`.
+        """
         share = f"{percent(self.share)}% of its budget" if self.is_full else ""
         rating = CHIPS["down"][0] if self.is_rated_down else ""
-        return "; ".join(filter(None, (self.end.line(), share, rating)))
+        return "; ".join(filter(None, (self.end.line(self.info.updated_at, now), share, rating)))
 
     @property
     def needs_attention(self) -> bool:

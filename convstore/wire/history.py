@@ -203,3 +203,10 @@ def last_seen(history: History) -> int:
 def open_turn_of(history: History) -> str:
     """Return the id of the message with which a view's turn in progress begins; "" if the newest turn is over."""
     return history._open_turn  # noqa: SLF001 - no name for backends, which ask `get_turn`
+
+
+def ids_in_progress(history: History) -> set[str | None]:
+    """Return the ids of the messages of a view that are of its turn in progress."""
+    begun = open_turn_of(history)
+    ids = [message.id for message in history.messages]
+    return set(ids[ids.index(begun) :]) if begun in ids else set()

@@ -21,12 +21,15 @@ from rich.console import Console
 
 from convstore import ConversationStore, HistoryPolicy
 from convstore.cli.commands import app
+from convstore.cli.list_ import _Member
 from convstore.cli.output import plain, screen, write_json
 from convstore.cli.progress import progress
 from convstore.cli.show import _print_message
 from convstore.cli.stats import _growth_table
+from convstore.ext.sums import cost_columns
 from convstore.testing.samples import rag_turn
-from convstore.types import Growth, LogItem
+from convstore.types import ConversationInfo, Growth, LogItem
+from convstore.values.list_rows import ConversationEnd, ListRow
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07 \u202ereversed \x9b31m \ud800 \x00 [bold]tags[/bold] :smile:"
 COMMANDS = [str(command.name) for command in app.registered_commands]
@@ -85,6 +88,19 @@ def test_a_list_in_a_pipe_is_separated_by_tabs(uri: Any) -> None:
     assert re.fullmatch(r"[0-9a-f]{24}", row_of_one[0])
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", row_of_one[2])
     assert (row_of_one[3:6], row_of_one[7:]) == (["", "12", "3"], ["0", "What of the tide, 0?"])
+
+
+def test_a_list_has_costs_if_prices_are_given(uri: Any) -> None:
+    """In a pipe as the last column; "-" where no answer says what it used, a plus where a model has no price."""
+    lines = printed("list", "--uri", uri, "--price", "gpt-5=1.25,10").splitlines()
+    assert {line.split("\t")[9] for line in lines} == {"-"}
+    found = document("list", "--uri", uri, "--price", "gpt-5=1.25,10")["conversations"]
+    assert [row["cost"] for row in found] == [None] * 3
+    usage = {"gpt-5": {"input_tokens": 1_000_000, "output_tokens": 0}}
+    for other, cost in (({}, "1.25"), ({"other": {"input_tokens": 5}}, "1.25+")):
+        info = ConversationInfo(scope={}, usage=usage | other)
+        costs = cost_columns(info, {"gpt-5": (1.25, 10.0)})
+        assert _Member(1, 0, ListRow(info, ConversationEnd()), costs=costs).cost == cost
 
 
 @pytest.mark.costly
@@ -194,9 +210,10 @@ def test_list_and_show_say_what_is_wrong(server_uri: str) -> None:
         assert said[2:4] == ["broke off: RuntimeError: no shop", "waits: look"]
         assert re.fullmatch(r"9\d% of its budget; rated down", said[4])
         for row, state in enumerate(said, 1):
-            assert f"\n{state}\n" in printed("show", str(row), "--uri", address)
-            assert f"\n{state}\n" in printed("show", str(row), "--why", "--uri", address)
-            assert f"\n{state}\n" in printed("show", str(row), "--view", "--uri", address)
+            line = state.replace("waits", r"waits \d+ s")
+            for options in ([], ["--why"], ["--view"]):
+                shown = printed("show", str(row), "--uri", address, *options)
+                assert re.search(f"\n{line}\n", shown)
         found = document("list", "--uri", address, "--attention")["conversations"]
         broken, waits, full = found[2:]
         assert (broken["error"], waits["waiting"]) == ("RuntimeError: no shop", ["look"])
@@ -336,6 +353,7 @@ def test_a_past_view_is_shown(uri: Any) -> None:
     assert "What of the tide, 2?" not in shown
     assert "The view directly after the message" in shown
     assert re.search(r"^ +3  stub$", shown, re.MULTILINE)
+    assert "stub, as its turn ended\n" in shown
     sixth = document("show", *ADA, "--uri", uri, "--limit", "1", "--before", "7")["messages"][0]
     assert printed("show", *ADA, "--uri", uri, "--at", sixth["message"]["id"]) == shown
     found = document("show", *ADA, "--uri", uri, "--at", "6")
@@ -400,7 +418,7 @@ def test_what_is_not_there_cannot_be_shown(uri: Any, arguments: Any, said: str) 
 
 def test_a_row_after_the_last_number_is_refused(uri: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says how many rows have numbers, and what names the others."""
-    monkeypatch.setattr("convstore.cli.show.MOST_ROWS", 2)
+    monkeypatch.setattr("convstore.cli.named.MOST_ROWS", 2)
     result = convstore("show", "3", "--uri", uri)
     assert result.exit_code == 1
     assert "the list numbers its first 2 rows, so none is 3; name the conv" in result.stderr

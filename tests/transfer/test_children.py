@@ -36,6 +36,7 @@ async def test_a_family_comes_back_from_an_export(tmp_path: Path) -> None:
                     await conversation.append(rag_turn("Seals?"))
                 await child.update(title="Research")
                 with path.open("wb") as file:
-                    await export_conversations(store, file.write)
+                    written = await export_conversations(store, file.write)
+                assert (written.conversations, written.sub_agents) == (3, 2)
             made.append([await _content(handle) for handle in (chat, child, child.child("critic"))])
     assert made[0] == made[1]

@@ -22,6 +22,7 @@ from convstore.messages.values import Codec
 from convstore.transfer import (
     BadRecord,
     ConversationRecord,
+    RecordItem,
     ScopeRule,
     files,
     import_conversations,
@@ -29,7 +30,6 @@ from convstore.transfer import (
     sqlite_table,
 )
 from convstore.transfer.prepare import make_ready
-from convstore.transfer.records import RecordItem
 from convstore.types import LogItem
 from convstore.values.log_records import PlacedItem
 

@@ -44,13 +44,13 @@ from convstore.transfer import (
     ConversationRecord,
     ImportReport,
     Problem,
+    RecordItem,
     ScopeRule,
     export_conversations,
     import_conversations,
     read_file,
     read_history_collection,
 )
-from convstore.transfer.records import RecordItem
 from convstore.types import LogItem
 
 
@@ -724,6 +724,11 @@ async def test_fields_that_no_conversation_keeps_are_named(
     path.write_text(json.dumps(line) + "\n")
     report = await import_conversations(store, read_file(path), scope=rule)
     assert (report.unchanged, report.problems) == (1, [])
+    state = {"messages": line["messages"], "user": "bo", "step": 3}
+    path.write_text(json.dumps({"id": "y", "values": state}) + "\n")
+    rule = ScopeRule(keys=store.scope_keys, fields={"user_id": "values.user"})
+    report = await import_conversations(store, read_file(path), scope=rule)
+    assert reasons(report) == ["left out: its fields values.step; put what you need into metadata"]
 
 
 def test_a_report_keeps_problems_of_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:

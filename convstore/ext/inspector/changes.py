@@ -14,7 +14,7 @@ from convstore.ext.inspector.text import sent_text
 from convstore.ext.model_calls import alike, form_of, kept_between, same_beginning
 from convstore.messages.provenance import kind_of
 from convstore.types import PastView, ViewReason
-from convstore.values.explanations import STATES, limit_of
+from convstore.values.explanations import STATES, cause_of_stub, limit_of
 from convstore.values.stamps import (
     ANOTHER_MODEL,
     ANOTHER_POLICY,
@@ -201,15 +201,11 @@ def _causes(
             continue
         change = _change(new, after)
         if new.state == "stub":
-            change += _cause_of_stub(has_ended(first))
+            change += f", {cause_of_stub(has_ended(first))}"
         last = following - 1
         if new.state in ("summarised", "left_out"):
             last = new.last
         yield new.state, f"{_subject(first, last, end)} now {change}"
-
-
-def _cause_of_stub(has_ended: bool) -> str:
-    return ", as its turn ended" if has_ended else ", as its turn is long"
 
 
 def _differs(old: ViewReason, new: ViewReason) -> bool:

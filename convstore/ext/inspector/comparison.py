@@ -15,10 +15,17 @@ from langchain_core.messages import BaseMessage
 from convstore.messages.provenance import kind_of, parts_of
 from convstore.messages.tokens import APPROXIMATE, TokenCounter, count
 from convstore.types import PastView, StoredMessage
-from convstore.values.explanations import ADDED, MISSING_RESULT, STATES, label_of, limit_of
+from convstore.values.explanations import (
+    ADDED,
+    MISSING_RESULT,
+    STATES,
+    label_of,
+    limit_of,
+    why_stub,
+)
 from convstore.values.list_rows import ConversationEnd
 from convstore.values.stamps import ViewReason
-from convstore.wire.history import open_turn_of
+from convstore.wire.history import ids_in_progress, open_turn_of
 
 LEGEND: Mapping[str, tuple[str, str]] = {
     **STATES,
@@ -110,6 +117,7 @@ class View:
         self.is_approximate = getattr(counter, "name", "") == APPROXIMATE
         self.sizes = [count(counter, message) for message in history.messages]
         self.ids = {message.id for message in history.messages}
+        self._in_progress = ids_in_progress(history)
         report = history.report
         self.keys = parts_of(
             history.messages,
@@ -190,6 +198,8 @@ class View:
         label = label_of(reason)
         why = STATES[reason.state][1]
         outside = "rewound" if reason.state == "rewound" else "later"
+        if reason.state == "stub":
+            why = why_stub(has_ended=message_id not in self._in_progress)
         if limit := limit_of(reason, self.policy):
             why = f"Left out {limit}. It stays in the log."
         message, size, part = self._by_id.get(message_id, (None, 0, outside))

@@ -161,19 +161,25 @@ class _LogPage:
 async def conversation_page(request: Request, chat: Conversation) -> Response:
     """Return the page of a conversation, now or at an earlier message, with one page of its log."""
     if (name := request.query_params.get("go")) is not None:
-        kept = {key: value for key, value in request.query_params.items() if key != "go"}
+        kept = {
+            key: value for key, value in request.query_params.items() if key not in ("go", "as")
+        }
         here = quote(request.path_params["conversation_id"])
-        return RedirectResponse(here + await _address_of(chat, name.strip(), kept), 303)
+        is_prompt = request.query_params.get("as") == "sent"
+        address = await _address_of(chat, name.strip(), kept, is_prompt=is_prompt)
+        return RedirectResponse(here + address, 303)
     try:
         return await _whole_page(request, chat)
     except CorruptDocumentError as error:
         return await damaged_page(request, chat, error)
 
 
-async def _address_of(chat: Conversation, name: str, kept: Mapping[str, str]) -> str:
+async def _address_of(
+    chat: Conversation, name: str, kept: Mapping[str, str], *, is_prompt: bool
+) -> str:
     """Return the address, below the conversation's, of a message by its ordinal or id, or of a source as ``[194]``.
 
-    HTTPException if there is none.
+    If it `is_prompt`, that of what the model got for the message. HTTPException if there is none.
     """
     named = _NAME.fullmatch(name)
     if named and named["source"]:
@@ -185,6 +191,8 @@ async def _address_of(chat: Conversation, name: str, kept: Mapping[str, str]) ->
         if not found:
             raise HTTPException(404)
         ordinal = found[0].ordinal
+    if is_prompt:
+        return f"/sent?{urlencode({**kept, 'at': ordinal})}"
     return f"?{urlencode({**kept, 'after': max(0, ordinal - 4)})}#m{ordinal}"
 
 

@@ -26,9 +26,8 @@ from convstore.ext.inspector.list_selection import (
     words_in,
 )
 from convstore.ext.inspector.rendering import number_in, render
-from convstore.ext.sums import bill_for
+from convstore.ext.sums import cost_columns
 from convstore.integration import host_of, marks_of
-from convstore.types import ConversationInfo
 from convstore.values.list_rows import (
     ORDERS,
     TIMES,
@@ -107,18 +106,13 @@ async def _exported(
     found = await select(request, store, permitted)
     named = await host_of(store).titled([row.info for row in found.rows])
     rows = [
-        columns_of(replace(row, info=info), store.scope_keys) | _cost_columns(info, prices)
+        columns_of(replace(row, info=info), store.scope_keys) | cost_columns(info, prices)
         for row, info in zip(found.rows, named, strict=True)
     ]
     headers = {"Content-Disposition": f'attachment; filename="conversations.{form}"'}
     written = _as_json(rows) if form == "json" else _as_csv(rows)
     kinds = {"json": "application/json", "csv": "text/csv; charset=utf-8"}
     return Response(written, media_type=kinds[form], headers=headers)
-
-
-def _cost_columns(info: ConversationInfo, prices: Prices) -> dict[str, Any]:
-    bill = bill_for("", [info], prices).bill()
-    return {name: bill[name] for name in ("cost", "tokens_without_price")} if prices else {}
 
 
 def _as_json(rows: list[dict[str, Any]]) -> str:

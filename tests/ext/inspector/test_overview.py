@@ -163,5 +163,9 @@ async def test_go_to_takes_ordinals_ids_and_sources(chat: Conversation, browse: 
             == f"http://inspector{expected}"
         )
         assert (await client.get(expected)).status_code == 200
+    prompt = await client.get(here, params={"go": "answer-2", "as": "sent"}, follow_redirects=True)
+    assert prompt.url.path == f"{here}/sent"
+    assert prompt.url.query == f"at={answer.ordinal}".encode()
+    assert f'/sent?at={answer.ordinal}"' in (await client.get(message)).text
     for name in ("nothing", "[4", "-1", "", "\u0664"):
         assert (await client.get(here, params={"go": name})).status_code == 404
