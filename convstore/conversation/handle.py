@@ -251,7 +251,7 @@ class Conversation:
             held = await keeper.enter(
                 self._scope, turn_id, whole, busy=busy, seconds=wait_seconds, asked=asked
             )
-        return TurnSession(self, keeper, held, services.past)
+        return TurnSession(self, held, services.past)
 
     async def variants(
         self, turn_id: str, *, before_number: int | None = None, limit: int = 50
@@ -352,11 +352,11 @@ class Conversation:
             number: Number of ids, 1 to 1,000.
         """
         check_number(number, name="number", minimum=1, maximum=MAX_SOURCES)
-        writer = (services := await self._services()).writer
+        writer = (await self._services()).writer
         if PATH in self.scope:
             return await writer.reserve_for_child(self._scope, number)
         if held := entered_turn(self):
-            return await services.turn_keeper.writes.reserve(held, number)
+            return await held.reserve(number)
         return (await writer.reserve(self._scope, number))[0]
 
     def child(self, id_: str, call_id: str | None = None, /) -> Conversation:

@@ -182,7 +182,7 @@ class ConversationLog:
         elif change.kind == "begin":
             replaced = change.message if change.variant == change.turn else ""
             asked = VariantRequest(change.variant, replaced)
-            variants = services.turn_keeper.variants
+            variants = services.variants
             begun = await variants.begin(self._scope, change.turn, asked, after=self._end)
             self._end = begun.tail if begun else self._end
         elif change.kind == "activate":
@@ -272,7 +272,7 @@ class ConversationLog:
         event = TurnEvent(change.kind, change.turn, change.call, change.values)
         if not change.variant:
             return condition, event
-        variants = (await self._services()).turn_keeper.variants
+        variants = (await self._services()).variants
         asked = VariantRequest(change.variant, change.first_turn)
         found = await variants.read(self._scope, change.turn, asked)
         condition.check(found.tail)

@@ -11,8 +11,7 @@ from typing import Any
 
 from convstore.conversation.host import host_of
 from convstore.conversation.turn import TurnSession
-from convstore.turns.held import HeldTurn
-from convstore.turns.writing import CHECK_SECONDS
+from convstore.turns.held import CHECK_SECONDS, HeldTurn
 from convstore.values.turns import Busy
 
 WAIT_SECONDS = 30.0
@@ -67,7 +66,7 @@ class RunTurn:
             held = await keeper.enter_for_run(
                 tuple(chat.scope.items()), turn_id, busy=busy, seconds=WAIT_SECONDS, is_new=is_new
             )
-        session = TurnSession(chat, keeper, held, services.past)
+        session = TurnSession(chat, held, services.past)
         turn = cls(chat, session, held, is_at_work)
         session._enter(goes_on=turn._goes_on)
         return turn

@@ -37,10 +37,8 @@ from convstore.runtime.background import settle
 from convstore.sources.detection import given_sources
 from convstore.sources.numbering import Given, with_numbers, with_rendered
 from convstore.sources.source import FoundSources
-from convstore.turns.held import Addition, HeldTurn
-from convstore.turns.keeper import TurnKeeper
+from convstore.turns.held import CHECK_SECONDS, RENEW_SECONDS, Addition, HeldTurn
 from convstore.turns.streaming import read_until
-from convstore.turns.writing import CHECK_SECONDS, RENEW_SECONDS
 from convstore.values.models import Receipt
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import PATH, check_choice
@@ -80,9 +78,8 @@ class TurnSession:
     the turn gets a `TurnLostError` and writes nothing.
     """
 
-    def __init__(self, chat: Any, keeper: TurnKeeper, held: HeldTurn, views: PastViews) -> None:
+    def __init__(self, chat: Any, held: HeldTurn, views: PastViews) -> None:
         self._chat = chat
-        self._keeper = keeper
         self._held = held
         self._views = views
         self._stamp: ViewStamp | None = None
@@ -225,7 +222,7 @@ class TurnSession:
                 )
         answers = any(isinstance(message, AIMessage) for message in whole)
         stamp = stamp or (self._stamp if answers else None)
-        receipt = await self._keeper.writes.append(self._held, addition.answering(stamp))
+        receipt = await self._held.append(addition.answering(stamp))
         if answers:
             self._stamp = None
             self._held.unsaid = StreamedReply()
@@ -281,13 +278,13 @@ class TurnSession:
         def text() -> Any:
             return redact(reply.text) if redact else reply.text
 
-        async with self._keeper.drafting(held, text):
+        async with held.drafting(text):
             async with aclosing(read_until(source, held.ended)) as chunks:
                 async for chunk in chunks:
                     reply.add(chunk)
                     yield chunk
             if held.is_stopping:
-                await self._keeper.writes.record(held, self._stop)
+                await held.append_if(self._stop)
             else:
                 await self._append_reply(reply)
 
@@ -366,7 +363,7 @@ class TurnSession:
         check_fields(message, index=0)
         message.artifact = artifact
         message = await self._with_numbers(message, sources)
-        return await self._keeper.writes.append(self._held, Addition([message]))
+        return await self._held.append(Addition([message]))
 
     async def _with_numbers(
         self, message: ToolMessage, sources: Sequence[Any] | None
@@ -432,10 +429,8 @@ class TurnSession:
 
         Views, listings and exports then treat it as any finished turn. One command.
         """
-        if self.is_finished:
-            return
-        finished = Addition(event=TurnEvent("finish", self.turn_id))
-        await self._keeper.writes.record(self._held, lambda: None if self.is_finished else finished)
+        if not self.is_finished:
+            await self._held.finish()
 
     async def wait_for(self, call: TurnCall) -> None:
         """Mark a call as waiting for a person's decision; see `Conversation.decide`.
@@ -456,17 +451,17 @@ class TurnSession:
                 )
             return Addition(event=TurnEvent("wait", self.turn_id, call.result_id))
 
-        await self._keeper.writes.record(self._held, wait)
+        await self._held.append_if(wait)
 
     async def reserve(self, number: int) -> range:
         """Reserve source ids as `Conversation.reserve_source_ids` does, while this worker holds the turn."""
         if PATH in self._chat.scope:
             # A reservation would begin a deleted outermost conversation again.
-            await self._keeper.writes.renew(self._held)
+            await self._held.renew()
             self._held.check()
             numbers: range = await self._chat.reserve_source_ids(number)
             return numbers
-        return await self._keeper.writes.reserve(self._held, number)
+        return await self._held.reserve(number)
 
     async def __aenter__(self) -> TurnSession:
         if self._renewing is not None:
@@ -478,9 +473,10 @@ class TurnSession:
     def _enter(self, *, goes_on: Callable[[], bool] = lambda: True) -> None:
         """Renew the lease until the session is left, the lease is lost or `goes_on` returns False after a look."""
         self._held.is_entered = True
-        self._looked = self._keeper.clock.monotonic()
+        clock = self._held.services.reader.clock
+        self._looked = clock.monotonic()
         renew = partial(self._renew, goes_on)
-        self._renewing = renewing(renew, every=CHECK_SECONDS, sleep=self._keeper.clock.sleep)
+        self._renewing = renewing(renew, every=CHECK_SECONDS, sleep=clock.sleep)
         self._renewing.add_done_callback(self._note_end_of_renewals)
 
     def _note_end_of_renewals(self, renewals: asyncio.Task[None]) -> None:
@@ -521,21 +517,21 @@ class TurnSession:
         if self._streaming is not None:
             with suppress(RuntimeError):  # another task reads it, and finds the turn lost
                 await self._streaming.aclose()
-        await self._keeper.note_error(self._held, error)
-        await self._keeper.leave(self._held, self._stop)
+        await self._held.note_error(error)
+        await self._held.leave(self._stop)
 
     async def _renew(self, goes_on: Callable[[], bool]) -> bool:
         """Look for a request to stop, and renew the lease if that is due; False if it is not to be renewed again."""
-        now = self._keeper.clock.monotonic()
+        now = self._held.services.reader.clock.monotonic()
         # a look that waits for a server takes longer than the pause before it
         self._unrenewed += max(CHECK_SECONDS, now - self._looked)
         self._looked = now
         # tried again, and an append finds out whether the lease lapsed
         with suppress(StoreError):
             if self._unrenewed < RENEW_SECONDS:
-                await self._keeper.writes.look(self._held)
+                await self._held.look()
             else:
-                await self._keeper.writes.renew(self._held)
+                await self._held.renew()
                 self._unrenewed = 0.0
         return not self._held.is_lost and goes_on()
 

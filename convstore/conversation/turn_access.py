@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -28,13 +28,12 @@ from convstore.exceptions import (
     TurnLostError,
     UnknownMessageError,
 )
-from convstore.log.facts.event import TurnEvent
 from convstore.log.facts.standing import Standing
 from convstore.log.turn_record import TurnRecord
 from convstore.messages.filing import came_with, last_question, without_marks
 from convstore.runtime.background import settle
 from convstore.turns.held import Addition, HeldTurn
-from convstore.turns.streaming import Drafting, is_streaming
+from convstore.turns.streaming import is_streaming
 from convstore.values.append_options import AppendOptions, Columns
 from convstore.values.models import Receipt, TurnState
 from convstore.values.stamps import ViewStamp
@@ -108,7 +107,7 @@ class TurnAccess:
         services = await self._services()
         addition = Addition(whole, of_state=True, options=options)
         try:
-            receipt = await services.turn_keeper.writes.append(held, addition)
+            receipt = await held.append(addition)
         except UnknownMessageError:
             if held.branch:
                 raise
@@ -148,27 +147,6 @@ class TurnAccess:
         said = [message for message in messages[question:] if isinstance(message, AIMessage)]
         if any(message.id not in record.ordinals for message in said):
             raise TurnClosedError(record.turn_id)
-
-    async def read_again(self, held: HeldTurn) -> None:
-        """Read again what the log has of a turn, for example after a rewind."""
-        await (await self._services()).turn_keeper.writes.read_again(held)
-
-    async def pause(self, held: HeldTurn, pauses: Mapping[str, Pause]) -> None:
-        """Record that calls of an agent wait for a person, by the ids of their results; safe to repeat."""
-        await (await self._services()).turn_keeper.writes.pause(held, pauses)
-
-    async def finish(self, held: HeldTurn) -> None:
-        """Record that an agent's run ended its turn without an answer, with the result of a tool; safe to repeat."""
-        finished = Addition(event=TurnEvent("finish", held.record.turn_id))
-        writes = (await self._services()).turn_keeper.writes
-        await writes.record(held, lambda: finished if held.record.fold.is_done else None)
-
-    async def drafting(self, held: HeldTurn, text: Callable[[], str]) -> Drafting:
-        """Return a context that stores what `text` returns as the draft of a reply, once a second.
-
-        It yields a function that drops the draft, for when the reply was appended.
-        """
-        return (await self._services()).turn_keeper.drafting(held, text, keeps=True)
 
     async def record(self, turn_id: str) -> TurnRecord | None:
         """Return a turn with its messages in full: as the caller who has entered it knows it, else as the log has it.

@@ -1,32 +1,67 @@
-"""A turn as the worker that holds its lease knows it."""
+"""A turn as the worker that holds its lease knows it, and all that this worker writes to it.
+
+A worker appends only directly after what it knows of the log: whoever takes a lapsed lease over appends an entry first,
+so a worker that was silent too long can write nothing any more. What other writers append meanwhile is read and judged,
+and the append is repeated after it.
+
+The module is long because appending, drafting, renewing and leaving depend on the same facts of the turn.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+import json
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from datetime import timedelta
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage
 
+from convstore.append.batch import Written
+from convstore.append.condition import Condition, TailMoved
 from convstore.exceptions import (
     ConflictError,
     SchemaVersionError,
+    StoreError,
     TurnClosedError,
     TurnConflictError,
     TurnLostError,
+    UnknownMessageError,
 )
 from convstore.log.branch import Branch
 from convstore.log.entry import Entry, Totals
-from convstore.log.facts.event import TurnEvent
+from convstore.log.facts.branch import BRANCH
+from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.state import NO_RECORD, ViewRecord
 from convstore.log.turn_record import TurnRecord
-from convstore.mongo.turn_leases import TurnLease
-from convstore.turns.record_reader import FoundTurn
+from convstore.mongo.drafts import Draft, Drafts
+from convstore.mongo.turn_leases import TurnLease, TurnLeases
+from convstore.runtime.log_reader import LogReader
+from convstore.runtime.retrying import until_written
+from convstore.turns.naming import Naming
+from convstore.turns.record_reader import FoundTurn, TurnRecordReader
+from convstore.turns.streaming import Drafting
+from convstore.turns.variants import Variants
 from convstore.values.append_options import PLAIN, AppendOptions
+from convstore.values.models import Receipt
 from convstore.values.scope import Scope
 from convstore.values.stamps import ViewStamp
+from convstore.values.turns import Pause
 from convstore.wire.streams import StreamedReply
+
+_Result = TypeVar("_Result")
+
+LEASE_SECONDS = 30.0
+"""A lease that is not renewed lapses after this time."""
+
+RENEW_SECONDS = 10.0
+CHECK_SECONDS = 1.5
+"""How often the holder renews its lease, and how often it looks whether somebody asked it to stop."""
+
+LEASE = timedelta(seconds=LEASE_SECONDS)
 
 
 class Addition(NamedTuple):
@@ -52,10 +87,27 @@ class Addition(NamedTuple):
 
 
 @dataclass(slots=True)
+class TurnServices:
+    """What the turns of a store are read and written by.
+
+    Attributes:
+        lease: How long a lease lasts without a renewal.
+    """
+
+    reader: LogReader
+    leases: TurnLeases
+    drafts: Drafts
+    records: TurnRecordReader
+    variants: Variants
+    lease: timedelta = field(default_factory=lambda: LEASE)
+
+
+@dataclass(slots=True)
 class HeldTurn:
     """A turn whose lease this worker holds.
 
     Attributes:
+        services: What it is read and written by.
         scope: The conversation.
         conversation: Its id.
         owner: Token of the lease.
@@ -83,6 +135,7 @@ class HeldTurn:
         first_answer: Id of the answer that the turn had when this worker took it; "" for none, None if it was not read.
     """
 
+    services: TurnServices
     scope: Scope
     conversation: str
     owner: str
@@ -115,9 +168,16 @@ class HeldTurn:
         return self.own_key or self.record.turn_id
 
     @classmethod
-    def of(cls, scope: Scope, conversation: str, owner: str, turn_id: str) -> HeldTurn:
+    def of(
+        cls, services: TurnServices, scope: Scope, conversation: str, owner: str, turn_id: str
+    ) -> HeldTurn:
         """Return a turn whose lease was taken, and of which nothing is known yet; see `know`."""
-        return cls(scope, conversation, owner, TurnRecord.to_be_asked(turn_id), Totals())
+        record = TurnRecord.to_be_asked(turn_id)
+        return cls(services, scope, conversation, owner, record, Totals())
+
+    def sibling(self, turn_id: str) -> HeldTurn:
+        """Return another turn of the conversation under the same lease, of which nothing is known yet."""
+        return HeldTurn.of(self.services, self.scope, self.conversation, self.owner, turn_id)
 
     def know(self, found: FoundTurn) -> None:
         """Take over what was read of the turn, or of a variant of it."""
@@ -170,7 +230,9 @@ class HeldTurn:
             return TurnClosedError(self.record.turn_id)
         return self.refusal
 
-    def add(self, entry: Entry, messages: Sequence[BaseMessage], event: TurnEvent | None) -> None:
+    def _take_over(
+        self, entry: Entry, messages: Sequence[BaseMessage], event: TurnEvent | None
+    ) -> None:
         """Take over an entry that was appended, with its messages and an event."""
         by_id = {message.id: message for message in messages}
         self.first_answer = self.first_answer or ""
@@ -190,7 +252,7 @@ class HeldTurn:
         if self.is_lost or self.is_stopping:
             self.ended.set()
 
-    def exclude(self, error: SchemaVersionError) -> None:
+    def _exclude(self, error: SchemaVersionError) -> None:
         """End the turn in a process that a migration excludes; `check` raises the error from now on."""
         self.exclusion = error
         self.follow(None)
@@ -203,3 +265,291 @@ class HeldTurn:
             raise TurnLostError(self.record.turn_id)
         if self.is_stopping and not may_stop:
             raise TurnClosedError(self.record.turn_id)
+
+    async def append(self, addition: Addition) -> Receipt:
+        """Append messages of a turn, each under an id of its own; see `TurnSession.append`.
+
+        Raises:
+            TurnLostError: Another worker has the lease, or this one gave it back.
+            TurnConflictError: A later turn has begun.
+            TurnClosedError: The turn was finished or stopped, and the log does not have all of the messages.
+        """
+        receipt = (await self._while_held(lambda: self._add(addition))).receipt
+        if not self.record.is_asked:  # the log had the question already, or does not have it
+            await self.read_again()
+        return receipt
+
+    async def read_again(self) -> None:
+        """Read what the log has of a turn, for example after a rewind; a variant that is hidden stays as it is."""
+        async with self.lock:
+            if self.branch is None:
+                await self._read()
+
+    async def _read(self) -> None:
+        """Read the turn and the end of the log; of a turn whose question is not in the log, the end."""
+        try:
+            self.know(await self.services.records.read(self.scope, self.record.turn_id))
+        except UnknownMessageError:
+            if self.record.is_asked:
+                raise
+            cached = await self.services.reader.find(self.scope)
+            if cached is not None:
+                self.tail = await self.services.reader.tail(cached)
+
+    async def append_if(self, judge: Callable[[], Addition | None]) -> None:
+        """Append an event of a turn, perhaps with messages.
+
+        `judge` is called after everything up to the end of the log was read, and again if the log has moved. It returns
+        None if there is nothing to record any more. Raises as `append` does.
+        """
+
+        async def write() -> None:
+            if (addition := judge()) is not None:
+                await self._add(addition)
+
+        await self._while_held(write)
+
+    async def _add(self, addition: Addition) -> Written:
+        """Write an addition directly after the tail that a turn knows, under ids that the log has for nothing else."""
+
+        async def write(messages: list[BaseMessage], known: frozenset[str]) -> Written:
+            try:
+                return await self._write(addition._replace(messages=messages), known)
+            except (asyncio.CancelledError, StoreError):
+                self.unsure.update(str(message.id) for message in messages)
+                raise
+
+        naming = Naming(
+            self.record,
+            self.key,
+            self.tail.messages + 1,
+            nameless=addition.nameless,
+            unsure=self.unsure,
+            by_id=self.refusal_of(addition) is not None or addition.of_state,
+            of_state=addition.of_state,
+        )
+        return await naming.append(addition.messages, write)
+
+    async def _write(self, addition: Addition, known: frozenset[str]) -> Written:
+        """Write an addition whose messages have their ids, and take it over."""
+        messages = addition.messages
+        event = addition.event
+        branch = self.branch
+        refusal = self.refusal_of(addition)
+        if branch:
+            branch = branch._replace(has_something=self._has_something(addition))
+            event = branch.records(event)
+        written = await self.services.variants.writer.append(
+            self.scope,
+            messages,
+            condition=Condition(self.tail, branch=branch, known=known, refusal=refusal),
+            facts=EVENT.put(event),
+            options=replace(addition.options, question=self.record.turn_id),
+        )
+        self.tail = written.totals
+        if written.entry:
+            event = EVENT.of(written.entry) if addition.event else None
+            self._take_over(written.entry, messages, event)
+        if branch and written.entry:
+            is_shown = BRANCH.of(written.entry) is None
+            self.branch = None if is_shown else branch.after(written.entry)
+            if is_shown:
+                await self.services.variants.reselect(self.scope, written.totals)
+        return written
+
+    async def reserve(self, number: int) -> range:
+        """Reserve source ids for a result of a turn; raises as `append` does."""
+
+        async def write() -> range:
+            if self.refusal:
+                raise self.refusal
+            numbers, self.tail = await self.services.variants.writer.reserve(
+                self.scope, number, after=self.tail
+            )
+            return numbers
+
+        return await self._while_held(write)
+
+    async def _while_held(self, write: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Write after the tail that a turn knows; if others appended meanwhile, read that and write again."""
+
+        async def write_once() -> _Result:
+            if not self.refusal:  # else nothing new is written
+                self.check()
+                await self._check_schema()
+            try:
+                return await write()
+            except TailMoved:
+                await self._catch_up()
+                raise
+            except (asyncio.CancelledError, StoreError):
+                self.is_unsure = True
+                raise
+
+        async with self.lock:
+            return await until_written(write_once, TailMoved)
+
+    async def _catch_up(self) -> None:
+        """Read what others appended, unless they took the turn over."""
+        await self.renew()
+        if self.is_lost and self.refusal:
+            raise self.refusal
+        self.check()
+        if self.branch:
+            # an append of unknown outcome may have finished it
+            self.know(await self.services.variants.again(self.scope, self.branch))
+            return
+        await self._read()
+        if self.record.fold.is_superseded and not self.may_be_superseded:
+            raise TurnConflictError(self.record.turn_id, is_newest=False)
+
+    async def pause(self, pauses: Mapping[str, Pause]) -> None:
+        """Record that calls of a turn wait for a person, by the ids of their results.
+
+        Calls that are recorded already are skipped. A repeated request asks again, under another interrupt; the newest
+        is the one that the agent can be resumed from.
+        """
+        for result_id, pause in pauses.items():
+            await self.append_if(partial(self._wait, result_id, pause))
+
+    async def renew(self) -> None:
+        """Renew the lease, and learn whether to stop; SchemaVersionError if a migration excludes this process."""
+        await self._check_schema()
+        self.follow(
+            await self.services.leases.renew(
+                self.conversation, owner=self.owner, time=self.services.lease
+            )
+        )
+
+    async def look(self) -> bool:
+        """Learn whether to stop; return False if another worker has the lease. Raises as `renew` does."""
+        await self._check_schema()
+        self.follow(await self.services.leases.find(self.conversation, owner=self.owner))
+        return not self.is_lost
+
+    async def _check_schema(self) -> None:
+        """End a turn in a process that a migration excludes: it may last for hours."""
+        try:
+            await self.services.reader.schema.check()
+        except SchemaVersionError as error:
+            self._exclude(error)
+            raise
+
+    async def finish(self, *, if_done: bool = False) -> None:
+        """Record that the turn ended without an answer, unless it is over; with `if_done` only if nothing is open."""
+
+        def judge() -> Addition | None:
+            is_due = self.record.fold.is_done if if_done else not self.record.is_finished
+            return Addition(event=TurnEvent("finish", self.record.turn_id)) if is_due else None
+
+        await self.append_if(judge)
+
+    def _wait(self, result_id: str, pause: Pause) -> Addition | None:
+        """Return the event that a call waits for a person; None if that is recorded, or the call was run."""
+        fold = self.record.fold
+        if not fold.is_unrun(result_id) or fold.waiting.get(result_id) == pause:
+            return None
+        return Addition(event=TurnEvent("wait", fold.turn_id, result_id, json.dumps(pause)))
+
+    def _has_something(self, addition: Addition) -> bool:
+        """Return True if a variant has something to show: more than its question, or if it is stopped, a text."""
+        said = [*self.record.messages, *addition.messages]
+        if addition.event and addition.event.kind == "stop":
+            return any(isinstance(message, AIMessage) and message.text for message in said)
+        return len(said) > 1
+
+    async def find_draft(self) -> None:
+        """Read the draft and the error of a turn that an interrupted worker has left."""
+        if self.record.is_finished:
+            return
+        draft = await self.services.drafts.find(self.conversation)
+        if draft and draft.stands_at(self.record.turn_id, self.variant, self.tail.messages):
+            self.draft = draft.text
+            self.error = draft.error
+
+    def drafting(self, text: Callable[[], str], *, keeps: bool = False) -> Drafting:
+        """Keep a draft of what `text` returns while a reply is streamed."""
+        return Drafting(
+            self.services.drafts,
+            self.conversation,
+            self._new_draft(),
+            text,
+            is_held=self.look,
+            check=self.services.reader.schema.check,
+            sleep=self.services.reader.clock.sleep,
+            keeps=keeps,
+        )
+
+    def _new_draft(self) -> Draft:
+        return Draft(self.record.turn_id, self.owner, self.tail.messages, "", self.variant)
+
+    async def note_error(self, error: BaseException | None) -> None:
+        """Store class and first line of the error by which a run broke off, beside the draft of its reply, if any.
+
+        Nothing is stored of a turn that is over, and of errors of the store itself, which may not be reachable.
+        """
+        is_over = self.is_lost or self.is_stopping or self.record.is_finished
+        if is_over or not isinstance(error, Exception) or isinstance(error, StoreError):
+            return
+        turn_id = self.record.turn_id
+        with suppress(StoreError):
+            draft = await self.services.drafts.find(self.conversation)
+            if draft is None or not draft.stands_at(turn_id, self.variant, self.tail.messages):
+                draft = self._new_draft()
+            await self.look()
+            if not (self.is_lost or self.is_stopping):
+                noted = draft._replace(owner=self.owner).after_error(error)
+                await self.services.drafts.begin(self.conversation, noted)
+
+    async def leave(self, stop: Callable[[], Addition | None] | None = None) -> None:
+        """Mark a turn that was asked to stop, fence off an append whose outcome is unknown, and give the lease back.
+
+        `stop` returns the mark, with the beginning of a reply that a stop makes the answer; by default the mark alone.
+        """
+        try:
+            if not (self.is_lost or self.is_stopping or self.record.is_finished):
+                await self.look()  # a stop may be newer than the last look
+            await self.mark_end(stop)
+            if not (self.is_lost or await self._release()):  # a stop came after the look
+                await self.look()
+                await self.mark_end(stop)
+        except (TurnLostError, TurnConflictError, UnknownMessageError):
+            pass  # it has ended in another way
+        except (StoreError, asyncio.CancelledError):
+            # the lease lapses, and its successor marks the stop
+            self.is_lost = self.is_lost or self.must_mark_stop
+            raise
+        finally:
+            await self._release(stopping=True)
+
+    async def mark_end(self, stop: Callable[[], Addition | None] | None = None) -> None:
+        """Mark a turn that was asked to stop, or fence off an append whose outcome is unknown."""
+
+        def judge() -> Addition | None:
+            if self.must_mark_stop:
+                return stop() if stop else Addition(event=TurnEvent("stop", self.record.turn_id))
+            return (
+                Addition(event=TurnEvent("fence", self.record.turn_id)) if self.is_unsure else None
+            )
+
+        if not self.is_lost:
+            await self.append_if(judge)
+
+    async def _release(self, *, stopping: bool = False) -> bool:
+        """Give a lease back, after which this worker writes nothing; return False if it is not this worker's.
+
+        One that was asked to stop is given back only if that is marked already, or with `stopping`.
+        """
+        async with self.lock:
+            if self.is_lost:
+                return True
+            if self.sharing == "borrows":
+                self.follow(None)
+                return True
+            is_ended = stopping or self.record.is_ended
+            is_given = await self.services.leases.release(
+                self.conversation, owner=self.owner, stopping=is_ended
+            )
+            if is_given or is_ended:
+                self.follow(None)
+            return self.is_lost

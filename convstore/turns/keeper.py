@@ -1,8 +1,6 @@
-"""Enter a turn, keep drafts of it, and leave it or stop it.
+"""Enter a turn, or stop it from another worker.
 
-A worker holds the lease of a conversation while it works on a turn, and writes to it by `turns.writing`.
-
-The module is long because a lease is taken, waited for, and given back in every way in which a turn may be left.
+A worker holds the lease of a conversation while it works on a turn, and writes to it by `turns.held`.
 """
 
 from __future__ import annotations
@@ -20,25 +18,20 @@ from convstore.exceptions import (
     ConflictError,
     ConversationDeletedError,
     InvalidInputError,
-    StoreError,
     TurnBusyError,
-    TurnConflictError,
-    TurnLostError,
     UnknownMessageError,
 )
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.turn_record import TurnRecord
-from convstore.mongo.drafts import Draft, Drafts
+from convstore.mongo.drafts import Drafts
 from convstore.mongo.turn_leases import Taken, TurnLease, TurnLeases
 from convstore.runtime.background import settle
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.retrying import until_written
 from convstore.turns.deciding import Questions, results_of
-from convstore.turns.held import Addition, HeldTurn
+from convstore.turns.held import Addition, HeldTurn, TurnServices
 from convstore.turns.record_reader import FoundTurn, TurnRecordReader
-from convstore.turns.streaming import Drafting
 from convstore.turns.variants import VariantRequest, Variants
-from convstore.turns.writing import TurnWriter
 from convstore.values.scope import Scope
 from convstore.values.turns import Busy
 
@@ -49,13 +42,7 @@ _LONGEST_PAUSE = 1.0
 
 
 class TurnKeeper:
-    """Holds turns of all conversations of a store.
-
-    Attributes:
-        writes: Writes to the turns that are held.
-        clock: The store's clock.
-        variants: The variants of turns.
-    """
+    """Enters and stops turns of all conversations of a store."""
 
     def __init__(
         self,
@@ -67,15 +54,14 @@ class TurnKeeper:
     ) -> None:
         self._ends = ends
         self._leases = leases
-        self._drafts = drafts
         self._records = records
-        self.variants = variants
+        self._variants = variants
         self._writer = variants.writer
-        self.writes = TurnWriter(ends.reader, leases, records, variants)
+        self._services = TurnServices(ends.reader, leases, drafts, records, variants)
         self._questions = Questions(ends.reader, records, variants.writer)
         self._reader = ends.reader
         self._cache = ends.reader.cache
-        self.clock = ends.reader.clock
+        self._clock = ends.reader.clock
 
     async def enter(
         self,
@@ -110,7 +96,7 @@ class TurnKeeper:
 
     async def join(self, around: HeldTurn, turn_id: str) -> HeldTurn:
         """Return another turn on which the holder of a lease works at the same time, under the same lease."""
-        held = HeldTurn.of(around.scope, around.conversation, around.owner, turn_id)
+        held = around.sibling(turn_id)
         held.sharing = "borrows"
         await self._enter_for_run(held, is_new=False)
         around.sharing = around.sharing or "lends"
@@ -133,8 +119,8 @@ class TurnKeeper:
     def _lease(self, turn_id: str, *, variant: str = "") -> TurnLease:
         return TurnLease(
             turn_id,
-            self.clock.token(),
-            self.clock.undated(),
+            self._clock.token(),
+            self._clock.undated(),
             is_stopping=False,
             variant=variant,
         )
@@ -154,7 +140,7 @@ class TurnKeeper:
         take = partial(self._take, begin, scope, lease, interrupts=busy == "interrupt")
         conversation, taken = await take(seconds=0.0 if busy == "raise" else seconds)
         lapsed = taken.lease
-        held = HeldTurn.of(scope, conversation, lease.owner, lease.turn)
+        held = HeldTurn.of(self._services, scope, conversation, lease.owner, lease.turn)
         try:
             if lapsed:
                 await self._writer.append(
@@ -188,19 +174,19 @@ class TurnKeeper:
             return Addition(results) if results else None
 
         if held.record.refused:
-            await self.writes.record(held, judge)
+            await held.append_if(judge)
 
     async def _mark_stopped(self, successor: HeldTurn, lapsed: TurnLease) -> None:
         """Mark the turn of a worker that was asked to stop, and died before it marked that."""
         is_answer = lapsed.variant not in ("", lapsed.turn)
         asked = VariantRequest(lapsed.variant) if is_answer else None
-        held = HeldTurn.of(successor.scope, successor.conversation, successor.owner, lapsed.turn)
+        held = successor.sibling(lapsed.turn)
         try:
             await self._enter(held, (), asked)
         except InvalidInputError:  # its question was rewound
             return
         held.is_stopping = True
-        await self._mark_end(held)
+        await held.mark_end()
 
     async def _take(
         self,
@@ -212,15 +198,15 @@ class TurnKeeper:
         seconds: float,
     ) -> tuple[str, Taken]:
         """Take a lease of the scope's conversation, begun if need be; return its id, and the outcome."""
-        until = self.clock.monotonic() + seconds
+        until = self._clock.monotonic() + seconds
         wait = _FIRST_PAUSE
         while True:
             cached = await self._reader.find(scope)
             if cached is None:
                 await begin()
                 continue
-            lease = lease._replace(since=self.clock.undated())
-            taking = self._leases.take(cached.conversation, lease, time=self.writes.lease)
+            lease = lease._replace(since=self._clock.undated())
+            taking = self._leases.take(cached.conversation, lease, time=self._services.lease)
             try:
                 taken = await settle(taking)
             except asyncio.CancelledError:
@@ -236,9 +222,9 @@ class TurnKeeper:
                 continue
             if interrupts and taken.lease.turn != lease.turn:
                 await self._interrupt(scope, cached.conversation, taken.lease)
-            if self.clock.monotonic() >= until:
+            if self._clock.monotonic() >= until:
                 raise TurnBusyError(taken.lease.turn, since=taken.lease.since)
-            await self.clock.sleep(wait)
+            await self._clock.sleep(wait)
             wait = min(2 * wait, _LONGEST_PAUSE)
 
     async def _interrupt(self, scope: Scope, conversation: str, lease: TurnLease) -> None:
@@ -251,7 +237,7 @@ class TurnKeeper:
         with suppress(UnknownMessageError):
             if lease.variant:
                 asked = VariantRequest(lease.variant)
-                return (await self.variants.read(scope, lease.turn, asked)).record.is_finished
+                return (await self._variants.read(scope, lease.turn, asked)).record.is_finished
             return (await self._records.read(scope, lease.turn)).record.is_finished
         return False
 
@@ -291,16 +277,7 @@ class TurnKeeper:
                 held.know(FoundTurn(record, written.totals))
                 return
         await self._continue(held)
-        await self._find_draft(held)
-
-    async def _find_draft(self, held: HeldTurn) -> None:
-        """Read the draft and the error of a turn that an interrupted worker has left."""
-        if held.record.is_finished:
-            return
-        draft = await self._drafts.find(held.conversation)
-        if draft and draft.stands_at(held.record.turn_id, held.variant, held.tail.messages):
-            held.draft = draft.text
-            held.error = draft.error
+        await held.find_draft()
 
     async def _continue(self, held: HeldTurn) -> None:
         """Continue a turn as it stands; if it is an edit that views do not show yet, continue that."""
@@ -308,7 +285,7 @@ class TurnKeeper:
         try:
             held.know(await self._records.read(held.scope, turn_id))
         except UnknownMessageError:
-            for found in await self.variants.pending(held.scope, turn_id):
+            for found in await self._variants.pending(held.scope, turn_id):
                 if found.variant == turn_id:
                     held.know(found)
                     return
@@ -318,107 +295,16 @@ class TurnKeeper:
         self, held: HeldTurn, question: Sequence[BaseMessage], asked: VariantRequest
     ) -> None:
         """Begin a variant, or continue it; its question is appended like the rest of it."""
-        enter = partial(self.variants.enter, held.scope, held.record.turn_id, asked)
+        enter = partial(self._variants.enter, held.scope, held.record.turn_id, asked)
         found = await until_written(enter, TailMoved)
         if question and found.record.messages:  # another one with the id is a conflict
             condition = Condition(branch=found.branch)
             await self._writer.append(held.scope, question, condition=condition)
         held.know(found)
         if question and not held.record.messages:
-            await self.writes.append(held, Addition(question))
+            await held.append(Addition(question))
         if not found.is_new:
-            await self._find_draft(held)
-
-    def drafting(self, held: HeldTurn, text: Callable[[], str], *, keeps: bool = False) -> Drafting:
-        """Keep a draft of what `text` returns while a reply is streamed."""
-        return Drafting(
-            self._drafts,
-            held.conversation,
-            self._new_draft(held),
-            text,
-            is_held=partial(self.writes.look, held),
-            check=self._reader.schema.check,
-            sleep=self.clock.sleep,
-            keeps=keeps,
-        )
-
-    def _new_draft(self, held: HeldTurn) -> Draft:
-        return Draft(held.record.turn_id, held.owner, held.tail.messages, "", held.variant)
-
-    async def note_error(self, held: HeldTurn, error: BaseException | None) -> None:
-        """Store class and first line of the error by which a run broke off, beside the draft of its reply, if any.
-
-        Nothing is stored of a turn that is over, and of errors of the store itself, which may not be reachable.
-        """
-        is_over = held.is_lost or held.is_stopping or held.record.is_finished
-        if is_over or not isinstance(error, Exception) or isinstance(error, StoreError):
-            return
-        turn_id = held.record.turn_id
-        with suppress(StoreError):
-            draft = await self._drafts.find(held.conversation)
-            if draft is None or not draft.stands_at(turn_id, held.variant, held.tail.messages):
-                draft = self._new_draft(held)
-            await self.writes.look(held)
-            if not (held.is_lost or held.is_stopping):
-                noted = draft._replace(owner=held.owner).after_error(error)
-                await self._drafts.begin(held.conversation, noted)
-
-    async def leave(
-        self, held: HeldTurn, stop: Callable[[], Addition | None] | None = None
-    ) -> None:
-        """Mark a turn that was asked to stop, fence off an append whose outcome is unknown, and give the lease back.
-
-        `stop` returns the mark, with the beginning of a reply that a stop makes the answer; by default the mark alone.
-        """
-        try:
-            if not (held.is_lost or held.is_stopping or held.record.is_finished):
-                await self.writes.look(held)  # a stop may be newer than the last look
-            await self._mark_end(held, stop)
-            if not (held.is_lost or await self._release(held)):  # a stop came after the look
-                await self.writes.look(held)
-                await self._mark_end(held, stop)
-        except (TurnLostError, TurnConflictError, UnknownMessageError):
-            pass  # it has ended in another way
-        except (StoreError, asyncio.CancelledError):
-            # the lease lapses, and its successor marks the stop
-            held.is_lost = held.is_lost or held.must_mark_stop
-            raise
-        finally:
-            await self._release(held, stopping=True)
-
-    async def _mark_end(
-        self, held: HeldTurn, stop: Callable[[], Addition | None] | None = None
-    ) -> None:
-        """Mark a turn that was asked to stop, or fence off an append whose outcome is unknown."""
-
-        def judge() -> Addition | None:
-            if held.must_mark_stop:
-                return stop() if stop else Addition(event=TurnEvent("stop", held.record.turn_id))
-            return (
-                Addition(event=TurnEvent("fence", held.record.turn_id)) if held.is_unsure else None
-            )
-
-        if not held.is_lost:
-            await self.writes.record(held, judge)
-
-    async def _release(self, held: HeldTurn, *, stopping: bool = False) -> bool:
-        """Give a lease back, after which this worker writes nothing; return False if it is not this worker's.
-
-        One that was asked to stop is given back only if that is marked already, or with `stopping`.
-        """
-        async with held.lock:
-            if held.is_lost:
-                return True
-            if held.sharing == "borrows":
-                held.follow(None)
-                return True
-            is_ended = stopping or held.record.is_ended
-            is_given = await self._leases.release(
-                held.conversation, owner=held.owner, stopping=is_ended
-            )
-            if is_given or is_ended:
-                held.follow(None)
-            return held.is_lost
+            await held.find_draft()
 
     async def stop(self, scope: Scope, turn_id: str) -> bool:
         """Stop a turn; see `Conversation.stop`."""
@@ -429,7 +315,7 @@ class TurnKeeper:
             return True
         asked = [
             VariantRequest(found.variant)
-            for found in await self.variants.pending(scope, turn_id)
+            for found in await self._variants.pending(scope, turn_id)
             if turn_id == found.record.turn_id != found.variant
         ]
         return any([await self._stop(scope, turn_id, question) for question in (None, *asked)])
@@ -445,5 +331,5 @@ class TurnKeeper:
             return busy.turn_id == turn_id and await self.stop(scope, turn_id)
         is_running = not held.record.is_finished
         held.is_stopping = is_running  # marked as it is left
-        await settle(self.leave(held))
+        await settle(held.leave())
         return is_running

@@ -78,7 +78,7 @@ async def ask(
     config = merge_configs(var_child_runnable_config.get() or {}, {"callbacks": [heard]})
     async with AsyncExitStack() as stack:
         if redact and own:
-            drafting = await TurnAccess(chat).drafting(own, lambda: redact(heard.reply.text))
+            drafting = own.drafting(lambda: redact(heard.reply.text), keeps=True)
             own.drop_draft = await stack.enter_async_context(drafting)
         with set_config_context(config) as context:
             asking = asyncio.create_task(work(), context=context)

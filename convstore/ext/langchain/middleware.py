@@ -78,7 +78,7 @@ from convstore.ext.langchain.run import (
 )
 from convstore.ext.langchain.steps import catch_up, end, hold, prepare, take_up
 from convstore.ext.run_scope import ScopeChoice, check_choice
-from convstore.integration import ResultNumbering, TurnAccess, agent_tools, host_of, run_sync
+from convstore.integration import ResultNumbering, agent_tools, host_of, run_sync
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.messages.filing import ids_of
 from convstore.sources.outputs import with_results
@@ -504,7 +504,7 @@ async def _pause(
     """Record in the log which calls wait for a person, and raise the interrupt that asks."""
     pauses = pauses_in(interrupt, messages)
     if pauses and (held := await hold(run)):
-        await TurnAccess(run.chat).pause(held, pauses)
+        await held.pause(pauses)
     raise interrupt
 
 

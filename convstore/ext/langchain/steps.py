@@ -53,7 +53,7 @@ async def take_up(
         run.abandoned = branch.abandoned if branch else run.abandoned
         if held:
             # the task of a parallel call may have gone back
-            await TurnAccess(chat).read_again(held)
+            await held.read_again()
         found = await read_turn(chat, run.turn_id)
     run.resume(found)
     run.abandoned |= await ids_in_log(chat, pending_results(messages)) - ids_of(run.ahead)
@@ -126,7 +126,7 @@ async def _append(run: AgentRun, missing: Sequence[BaseMessage]) -> Receipt:
         receipt = await run.chat.append(without_marks(missing), **how)
     if held is not None:
         if run.resent is not None:
-            await TurnAccess(run.chat).read_again(held)
+            await held.read_again()
         is_begun = run.turn_id in ids_of(missing)
         if is_begun and has_moved(held, run.view.history, end=receipt.first - 1):
             run.view.before = None
@@ -208,7 +208,7 @@ async def end(run: AgentRun, messages: Sequence[BaseMessage]) -> list[BaseMessag
     # of a tool with `return_direct`
     is_result_last = bool(messages) and isinstance(messages[-1], ToolMessage)
     if is_result_last and (held := await hold(run)):
-        await TurnAccess(run.chat).finish(held)
+        await held.finish(if_done=True)
     await _summarise(run, messages)
     return []
 

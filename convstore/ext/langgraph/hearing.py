@@ -66,7 +66,7 @@ class Joined:
     async def _draft(
         self, text: Callable[[], str], done: asyncio.Event
     ) -> Callable[[], Awaitable[None]]:
-        async with await TurnAccess(self.chat).drafting(self.held, text) as drop:
+        async with self.held.drafting(text, keeps=True) as drop:
             waiting = [asyncio.ensure_future(event.wait()) for event in (done, self.held.ended)]
             try:
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
