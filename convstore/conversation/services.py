@@ -58,6 +58,7 @@ from convstore.sources.failures import FailureJudge
 from convstore.turns.activating import Activator
 from convstore.turns.deciding import Decisions
 from convstore.turns.ends import EndReader
+from convstore.turns.held import TurnServices
 from convstore.turns.keeper import TurnKeeper
 from convstore.turns.record_reader import TurnRecordReader
 from convstore.turns.variants import Variants
@@ -133,19 +134,19 @@ class Services:
         self.pager = Pager(reader, self.records, visible_metadata)
         self.listing = Listing(reader, states)
         self.changes = Changes(driver, clock)
-        leases = TurnLeases(driver)
         self.summaries = SummaryHistory(ends)
         self.rewinder = Rewinder(ends, refresher, self.summaries.reselect)
         self.activator = Activator(reader, self.rewinder)
         self.forker = Forker(ends, self.rewinder, tombstones, Copies(driver))
         self.turn_records = TurnRecordReader(reader, self.turns)
-        self.variants = variants = Variants(reader, self.turn_records, self.writer, self.rewinder)
-        self.watcher = Watcher(
-            self.records, self.turns, variants, leases=leases, drafts=drafts, changes=self.changes
+        self.variants = Variants(reader, self.turn_records, self.writer, self.rewinder)
+        turn_services = TurnServices(
+            reader, TurnLeases(driver), drafts, self.turn_records, self.variants
         )
+        self.watcher = Watcher(self.records, self.turns, turn_services, self.changes)
         self.ends = EndReader(states, drafts, self.watcher)
-        self.turn_keeper = TurnKeeper(ends, leases, drafts, self.turn_records, variants)
-        self.decisions = Decisions(self.turn_records, variants)
+        self.turn_keeper = TurnKeeper(ends, turn_services)
+        self.decisions = Decisions(turn_services)
         self.catalog = Catalog(reader)
         self.stats = StatsReader(reader.heads, Statistics(driver))
         kept = {

@@ -11,7 +11,6 @@ from langchain_core.messages import BaseMessage, ToolMessage
 
 from convstore.append.batch import Written
 from convstore.append.condition import Condition, TailMoved
-from convstore.append.writer import Writer
 from convstore.exceptions import (
     DecisionConflictError,
     InvalidInputError,
@@ -23,11 +22,11 @@ from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.turn_record import TurnRecord
 from convstore.messages.turn_calls import result_of
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.log_reader import LogReader
 from convstore.runtime.retrying import until_written
+from convstore.turns.held import TurnServices
 from convstore.turns.naming import Naming
-from convstore.turns.record_reader import FoundTurn, TurnRecordReader
-from convstore.turns.variants import Variants, check_resumable
+from convstore.turns.record_reader import FoundTurn
+from convstore.turns.variants import check_resumable
 from convstore.values.scope import Scope
 from convstore.values.turns import Decision, Pause, TurnCall
 
@@ -40,9 +39,9 @@ _NOT_RUN = (
 class Decisions:
     """Records pauses and decisions in all conversations of a store."""
 
-    def __init__(self, records: TurnRecordReader, variants: Variants) -> None:
-        self._records = records
-        self._variants = variants
+    def __init__(self, services: TurnServices) -> None:
+        self._records = services.records
+        self._variants = services.variants
         self._writing = WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Scope], asyncio.Lock]()
 
     async def _in_order(self, scope: Scope, write: Callable[[], Awaitable[None]]) -> None:
@@ -111,10 +110,10 @@ class Decisions:
 class Questions:
     """Appends questions to all conversations of a store."""
 
-    def __init__(self, reader: LogReader, records: TurnRecordReader, writer: Writer) -> None:
-        self._reader = reader
-        self._records = records
-        self._writer = writer
+    def __init__(self, services: TurnServices) -> None:
+        self._reader = services.reader
+        self._records = services.records
+        self._writer = services.variants.writer
 
     async def ask(self, scope: Scope, turn_id: str, question: Sequence[BaseMessage]) -> Written:
         """Append a question; in the same entry, the calls that still wait for a person get results that say so."""

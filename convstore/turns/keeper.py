@@ -23,15 +23,14 @@ from convstore.exceptions import (
 )
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.turn_record import TurnRecord
-from convstore.mongo.drafts import Drafts
-from convstore.mongo.turn_leases import Taken, TurnLease, TurnLeases
+from convstore.mongo.turn_leases import Taken, TurnLease
 from convstore.runtime.background import settle
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.retrying import until_written
 from convstore.turns.deciding import Questions, results_of
 from convstore.turns.held import Addition, HeldTurn, TurnServices
-from convstore.turns.record_reader import FoundTurn, TurnRecordReader
-from convstore.turns.variants import VariantRequest, Variants
+from convstore.turns.record_reader import FoundTurn
+from convstore.turns.variants import VariantRequest
 from convstore.values.scope import Scope
 from convstore.values.turns import Busy
 
@@ -44,24 +43,16 @@ _LONGEST_PAUSE = 1.0
 class TurnKeeper:
     """Enters and stops turns of all conversations of a store."""
 
-    def __init__(
-        self,
-        ends: LogEndReader,
-        leases: TurnLeases,
-        drafts: Drafts,
-        records: TurnRecordReader,
-        variants: Variants,
-    ) -> None:
+    def __init__(self, ends: LogEndReader, services: TurnServices) -> None:
         self._ends = ends
-        self._leases = leases
-        self._records = records
-        self._variants = variants
-        self._writer = variants.writer
-        self._services = TurnServices(ends.reader, leases, drafts, records, variants)
-        self._questions = Questions(ends.reader, records, variants.writer)
-        self._reader = ends.reader
-        self._cache = ends.reader.cache
-        self._clock = ends.reader.clock
+        self._services = services
+        self._leases = services.leases
+        self._records = services.records
+        self._variants = services.variants
+        self._writer = services.variants.writer
+        self._questions = Questions(services)
+        self._reader = services.reader
+        self._clock = services.reader.clock
 
     async def enter(
         self,
@@ -255,7 +246,7 @@ class TurnKeeper:
         try:
             await self._ends.state(cached)
         except ConversationDeletedError:
-            self._cache.forget(cached)
+            self._reader.cache.forget(cached)
 
     async def _enter(
         self, held: HeldTurn, question: Sequence[BaseMessage], asked: VariantRequest | None

@@ -18,16 +18,16 @@ from convstore.log.facts.branch import BRANCH
 from convstore.log.facts.event import EVENT
 from convstore.log.rows import rows_of
 from convstore.log.turn_record import TurnRecord
-from convstore.mongo.drafts import Draft, Drafts
+from convstore.mongo.drafts import Draft
 from convstore.mongo.parallel import together
-from convstore.mongo.turn_leases import TurnLease, TurnLeases
+from convstore.mongo.turn_leases import TurnLease
 from convstore.readback.records import Records
 from convstore.readback.turns import Turns
 from convstore.runtime.active_log import read_page
 from convstore.runtime.changes import Changes
 from convstore.runtime.log_reader import Snapshot
+from convstore.turns.held import TurnServices
 from convstore.turns.record_reader import FoundTurn
-from convstore.turns.variants import Variants
 from convstore.values.models import ConversationUpdate, StoredMessage, TurnState
 from convstore.values.scope import Scope, check_number, check_ordinals
 
@@ -93,21 +93,14 @@ class Watcher:
     """Watches conversations of a store."""
 
     def __init__(
-        self,
-        records: Records,
-        turns: Turns,
-        variants: Variants,
-        *,
-        leases: TurnLeases,
-        drafts: Drafts,
-        changes: Changes,
+        self, records: Records, turns: Turns, services: TurnServices, changes: Changes
     ) -> None:
-        self._reader = records.reader
+        self._reader = services.reader
         self._records = records
         self._turns = turns
-        self._variants = variants
-        self._leases = leases
-        self._drafts = drafts
+        self._variants = services.variants
+        self._leases = services.leases
+        self._drafts = services.drafts
         self._changes = changes
 
     async def watch(
