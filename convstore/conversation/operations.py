@@ -73,12 +73,13 @@ def _of_append(written: Any) -> Counts:
 
 
 def _of_history(history: Any) -> Counts:
+    compacted = {"is_compacted": True} if history.summary else {}
     tokens = {"tokens_shown": history.tokens, "tokens_whole": history.report.tokens_before}
-    return {
-        "messages": len(history.messages),
-        **tokens,
-        **({"is_compacted": True} if history.summary else {}),
-    }
+    return {"messages": len(history.messages)} | tokens | compacted
+
+
+def _of_receipt(receipt: Any) -> Counts:
+    return {"conversations": receipt.conversations}
 
 
 def _of_compaction(compaction: Any) -> Counts:
@@ -101,21 +102,7 @@ _OPERATIONS = (
         "search", "across", "search", lambda found: {"messages": len(found[0])}, has_scope=False
     ),
     Operation("compact", "compactor", "compact", _of_compaction),
-    Operation(
-        "erase", "retention", "delete", lambda receipt: {"conversations": receipt.conversations}
-    ),
-    Operation(
-        "erase",
-        "retention",
-        "erase",
-        lambda receipt: {"conversations": receipt.conversations},
-        has_scope=False,
-    ),
-    Operation(
-        "erase",
-        "retention",
-        "prune",
-        lambda receipt: {"conversations": receipt.conversations},
-        has_scope=False,
-    ),
+    Operation("erase", "retention", "delete", _of_receipt),
+    Operation("erase", "retention", "erase", _of_receipt, has_scope=False),
+    Operation("erase", "retention", "prune", _of_receipt, has_scope=False),
 )

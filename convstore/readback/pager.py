@@ -416,11 +416,8 @@ def _next_pieces(page: Page, passages: Sequence[Passage], offset: int) -> list[P
         size += pieces[-1].end - start
         page.will_read(passage)
         offset = 0
-    return (
-        pieces
-        if any(piece.start < piece.end for piece in pieces) or len(pieces) < len(passages)
-        else []
-    )
+    is_last = len(pieces) == len(passages)
+    return [] if is_last and all(piece.start == piece.end for piece in pieces) else pieces
 
 
 def _has_part(row: StoredMessageRow, key: str) -> bool:

@@ -337,11 +337,8 @@ def _parts_of(value: Any) -> list[tuple[str, Any]]:
 
 def _text_of_block(part: Any) -> Any:
     """Return the text of a plain text block; any other value unchanged."""
-    return (
-        part["text"]
-        if type(part) is dict and set(part) == {"type", "text"} and type(part["text"]) is str
-        else part
-    )
+    is_plain = type(part) is dict and set(part) == {"type", "text"}
+    return part["text"] if is_plain and type(part["text"]) is str else part
 
 
 def _artifact(
@@ -373,12 +370,8 @@ def _large_parts(
     ]
     for name, value in {**message.__dict__, **(message.__pydantic_extra__ or {})}.items():
         if name not in ("content", "artifact"):
-            parts = (
-                {f"{name}.{key}": part for key, part in value.items()}
-                if type(value) is dict
-                else {name: value}
-            )
-            found += parts.items()
+            parts = {"": value} if type(value) is not dict else value
+            found += [(f"{name}.{key}" if key else name, part) for key, part in parts.items()]
     return [
         passage
         for label, value in found

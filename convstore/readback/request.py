@@ -42,11 +42,9 @@ class Place(NamedTuple):
     first: int
 
     def __str__(self) -> str:
-        return (
-            f"m{self.first}+{self.ordinal - self.first}"
-            if self.first < self.ordinal
-            else f"m{self.ordinal}"
-        )
+        if self.first < self.ordinal:
+            return f"m{self.first}+{self.ordinal - self.first}"
+        return f"m{self.ordinal}"
 
 
 class Cursor(NamedTuple):

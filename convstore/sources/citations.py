@@ -134,11 +134,8 @@ def citation_in(annotation: Any) -> dict[Any, Any] | None:
 
 def _item(citation: dict[Any, Any], text: str) -> dict[Any, Any] | None:
     key = first_text(citation, ("cited_text", "quote"))
-    quoted = (
-        citation[key]
-        if key
-        else _span(text, citation.get("start_index"), citation.get("end_index"))
-    )
+    span = _span(text, citation.get("start_index"), citation.get("end_index"))
+    quoted = citation[key] if key else span
     item = plain_item(
         citation, quoted, title=["document_title", "filename"], url=["source"], without=(key,)
     )

@@ -315,12 +315,9 @@ def _rows(value: dict[Any, Any]) -> list[dict[str, Any]]:
         return []
     if all(type(part) is list for part in columns["id"]):
         columns = {name: list(chain(*filter(None, column))) for name, column in columns.items()}
-    is_table = len({len(column) for column in columns.values()}) == 1
-    return (
-        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        if is_table
-        else []
-    )
+    if len({len(column) for column in columns.values()}) > 1:
+        return []
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _texts_of(value: Any) -> FoundSources:
@@ -330,14 +327,10 @@ def _texts_of(value: Any) -> FoundSources:
     """
     if type(value) in (list, tuple):
         return _all(value, retrieved_text)
-    keys = (
-        [key for key in _TEXT_LISTS if key in value]
-        if type(value) is dict and "ids" not in value
-        else ()
-    )
-    return next(
-        (found for key in keys if (found := _at(value, (key,), retrieved_text)).items), _NOTHING
-    )
+    if type(value) is not dict or "ids" in value:
+        return _NOTHING
+    found = (_at(value, (key,), retrieved_text) for key in _TEXT_LISTS if key in value)
+    return next((sources for sources in found if sources.items), _NOTHING)
 
 
 def _all(values: Sequence[Any], read: _ItemReader) -> FoundSources:
@@ -447,14 +440,10 @@ def _in_blocks(blocks: Sequence[Any], depth: int) -> Iterator[Mention]:
 
     Some MCP servers send a list as one text block with JSON per item; those are read as items.
     """
-    split = len(blocks) > 1 and all(
-        block_type(block) in TEXTS for block in blocks[: MAX_SOURCES + 1]
-    )
-    items = (
-        _all([_parsed(block) for block in blocks[: MAX_SOURCES + 1]], retrieved).items
-        if split
-        else ()
-    )
+    first = blocks[: MAX_SOURCES + 1]
+    items = tuple[FoundSource, ...]()
+    if len(blocks) > 1 and all(block_type(block) in TEXTS for block in first):
+        items = _all([_parsed(block) for block in first], retrieved).items
     yield from map(Mention, items)
     for block in () if items else blocks:
         yield from _in_block(block, depth)

@@ -379,11 +379,7 @@ def _fields(item: dict[Any, Any], text_key: str) -> dict[str, Any]:
     own = _named(item)
     if text_key:
         del own[text_key]
-    return (
-        own | {key: value for key, value in _named(inner).items() if key not in own}
-        if type(inner) is dict
-        else own
-    )
+    return own | _named(inner) | own if type(inner) is dict else own
 
 
 def _named(fields: dict[Any, Any]) -> dict[str, Any]:

@@ -66,12 +66,9 @@ def make_search_tool(
             found = _REFERENCE.fullmatch(reference)
             message = await others.read(found[1], int(found[2])) if found else None
             return _page(message, found, room) if message and found else _NOT_FOUND
-        words = _text(find)[:_FIND_CHARACTERS]
-        return (
-            _hits(await others.search(words), room)
-            if words
-            else "Pass words as find, or a reference as read."
-        )
+        if words := _text(find)[:_FIND_CHARACTERS]:
+            return _hits(await others.search(words), room)
+        return "Pass words as find, or a reference as read."
 
     return agent_tool(
         lambda find="", read="": (find, read),
@@ -83,13 +80,7 @@ def make_search_tool(
 
 
 def _text(value: Any) -> str:
-    return (
-        value.strip()
-        if isinstance(value, str)
-        else str(value)
-        if isinstance(value, int | float)
-        else ""
-    )
+    return str(value).strip() if isinstance(value, str | int | float) else ""
 
 
 def _hits(result: SearchResult, room: int) -> str:

@@ -184,13 +184,11 @@ def _split(value: Any) -> tuple[Any, Any]:
     match value:
         case (str() as content, list() | tuple() as artifact) if isinstance(value, tuple):
             return content, artifact
-    is_list = isinstance(value, list | tuple)
-    found = (
-        find_sources(ToolMessage("", artifact=value, tool_call_id=""), None)
-        if is_list
-        else FoundSources()
-    )
-    return ("", ReturnedSources(value)) if found.rebuild is not None else (value, None)
+    if isinstance(value, list | tuple):
+        found = find_sources(ToolMessage("", artifact=value, tool_call_id=""), None)
+        if found.rebuild is not None:
+            return "", ReturnedSources(value)
+    return value, None
 
 
 def _is_call(given: Any) -> bool:

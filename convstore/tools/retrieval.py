@@ -171,13 +171,9 @@ def _listed(text: str) -> Sequence[Any]:
 def _cursor(said: str) -> str:
     """Return a cursor, also from the whole last line of a page."""
     _, is_line, rest = said[: 2 * MAX_CHARACTERS].partition('cursor="')
-    return (
-        rest.partition('"')[0]
-        if is_line
-        else said.strip("\"' ")
-        if len(said) <= MAX_CHARACTERS
-        else said[:100]
-    )
+    if is_line:
+        return rest.partition('"')[0]
+    return said.strip("\"' ") if len(said) <= MAX_CHARACTERS else said[:100]
 
 
 def _kind(value: Any) -> str:

@@ -102,19 +102,12 @@ def _distinct(matches: Sequence[Match]) -> Iterator[tuple[int, Match]]:
 def _shown(match: Match, room: int) -> str:
     """Return a passage under its header, cut to the room."""
     hit = match.hit
-    source = (
-        f"[{hit.source_ids[0]}] {in_line(' '.join(match.label.split()), _LABEL_CHARACTERS)}"
-        if hit.source_ids
-        else ""
-    )
-    kind = (
-        f"result {in_one_line(hit.message_id)} of {in_line(hit.tool, 100)}"
-        if hit.type == "tool"
-        else ""
-    )
-    where = f"{kind or f'{hit.type} message {in_one_line(hit.message_id)}'}, m{hit.ordinal}, "
-    where += f"{hit.created_at:%Y-%m-%d}"
-    if source:
+    where = f"{hit.type} message {in_one_line(hit.message_id)}"
+    if hit.type == "tool":
+        where = f"result {in_one_line(hit.message_id)} of {in_line(hit.tool, 100)}"
+    where += f", m{hit.ordinal}, {hit.created_at:%Y-%m-%d}"
+    for number in hit.source_ids[:1]:
+        source = f"[{number}] {_title(match)}"
         where = f"{source[: fitting(source, room // 4)].rstrip()}, in {where}"
     header = where[: fitting(where, room * 2 // 3)]
     return f"{header}\n{hit.snippet[: fitting(hit.snippet, room - weight(header) - 2)]}"
@@ -123,8 +116,12 @@ def _shown(match: Match, room: int) -> str:
 def _sources(match: Match) -> list[Source]:
     """Return the source of a passage, with the text that the page shows; none for other messages."""
     hit = match.hit
-    title = in_line(" ".join(match.label.split()), _LABEL_CHARACTERS)
+    title = _title(match)
     return [
         Source(source_id=number, title=title, content=hit.snippet, tool_message_id=hit.message_id)
         for number in hit.source_ids[:1]
     ]
+
+
+def _title(match: Match) -> str:
+    return in_line(" ".join(match.label.split()), _LABEL_CHARACTERS)

@@ -204,11 +204,8 @@ class Naming:
         stored = self.record.result(call.result_id)
         if stored is not None and (is_nameless or given == call.result_id):
             return str(stored.id)
-        return (
-            call.result_id
-            if call.result_id not in self.taken
-            else self._free_id(call.result_id, ordinal)
-        )
+        is_taken = call.result_id in self.taken
+        return self._free_id(call.result_id, ordinal) if is_taken else call.result_id
 
 
 class _OpenCalls:

@@ -128,11 +128,8 @@ class Load(ActiveRows):
             last = held.rows[-1]
             added = self._rows_of(new)
             is_continued = not added or added[0].before == last.before + last.message.view_tokens
-            rows = (
-                marked([*held.rows, *added], self.log.active.of(new or self.entries[-1:]))
-                if is_continued
-                else []
-            )
+            if is_continued:
+                rows = marked([*held.rows, *added], self.log.active.of(new or self.entries[-1:]))
         self._use_rows(rows or self._rows_of(self.entries))
 
     def prepend(self, entries: list[Entry]) -> None:

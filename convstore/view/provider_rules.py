@@ -300,15 +300,13 @@ def _is_blank(block: Any) -> bool:
 
 def _instruction(message: BaseMessage) -> HumanMessage:
     """Convert a system message to a human one that the provider accepts in the middle of a list; keep its id."""
-    said = message.content
-    text = (
-        f"{INSTRUCTION}\n{said}"
-        if isinstance(said, str)
-        else [{"type": "text", "text": INSTRUCTION}, *said]
-    )
-    return HumanMessage(
-        text, id=message.id, name=message.name, additional_kwargs=message.additional_kwargs
-    )
+    said: Any = message.content
+    if isinstance(said, list):
+        text: Any = [{"type": "text", "text": INSTRUCTION}, *said]
+    else:
+        text = f"{INSTRUCTION}\n{said}"
+    kwargs = message.additional_kwargs
+    return HumanMessage(text, id=message.id, name=message.name, additional_kwargs=kwargs)
 
 
 def _groups(messages: Sequence[BaseMessage]) -> Iterator[tuple[BaseMessage, list[ToolMessage]]]:

@@ -73,11 +73,8 @@ def _limit(rows: Sequence[Row], policy: HistoryPolicy) -> str:
     if policy.max_turns is None:
         return "max_tokens"
     turns = len({row.turn for row in rows})
-    return (
-        "max_turns"
-        if policy.max_tokens is None or turns > policy.max_turns * 3 // 4 - 1
-        else "max_tokens"
-    )
+    is_full = turns > policy.max_turns * 3 // 4 - 1
+    return "max_turns" if policy.max_tokens is None or is_full else "max_tokens"
 
 
 def _merged(ranges: Iterable[_Range]) -> list[_Range]:

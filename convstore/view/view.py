@@ -96,11 +96,9 @@ class ActiveRows:
         turns = self.turns_before(index) if self.rows else 0
         if not turns and not left:
             return None
-        first = (
-            self.rows[index].message.ordinal
-            if index < len(self.rows)
-            else self.rows[-1].message.ordinal + 1
-        )
+        first = self.rows[-1].message.ordinal + 1
+        if index < len(self.rows):
+            first = self.rows[index].message.ordinal
         key = (
             first,
             turns,
