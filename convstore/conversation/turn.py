@@ -29,7 +29,6 @@ from convstore.exceptions import (
     TurnClosedError,
     UnfinishedReplyError,
 )
-from convstore.log.facts.event import TurnEvent
 from convstore.messages.stop_reasons import failed_reason
 from convstore.messages.turn_calls import calls_without_result, result_of
 from convstore.mongo.leases import renewing
@@ -123,7 +122,7 @@ class TurnSession:
 
         It is not in the log. Ask the model again; the next stream replaces it.
         """
-        return self._held.draft
+        return self._held.draft.text if self._held.draft else ""
 
     @property
     def error(self) -> str:
@@ -131,7 +130,7 @@ class TurnSession:
 
         `Conversation.get_turn` has it, too. It may quote contents.
         """
-        return self._held.error
+        return self._held.draft.error if self._held.draft else ""
 
     @property
     def is_running(self) -> bool:
@@ -302,7 +301,7 @@ class TurnSession:
         said = self._stopped()
         if not record.is_ended:
             stamp = self._stamp if said.messages else None
-            return said._replace(event=TurnEvent("stop", self.turn_id)).answering(stamp)
+            return said._replace(event=self._held.event("stop").event).answering(stamp)
         if said.messages and (
             record.answer is None or record.answer.text != self._held.unsaid.text
         ):
@@ -449,7 +448,7 @@ class TurnSession:
                 raise InvalidInputError(
                     f"the call {call.id!r} of {call.name!r} has its result already"
                 )
-            return Addition(event=TurnEvent("wait", self.turn_id, call.result_id))
+            return self._held.event("wait", call.result_id)
 
         await self._held.append_if(wait)
 

@@ -115,8 +115,7 @@ class HeldTurn:
         tail: The end of the log that the next append follows.
         branch: The variant that this worker makes, until it is active; None if it works on the turn as it stands.
         own_key: The key from which ids of its messages derive, if it is a variant; "" for the id of the turn.
-        draft: The beginning of a reply that an interrupted worker left.
-        error: Class and first line of the error by which its run broke off.
+        draft: The beginning of a reply that an interrupted worker left, with the error by which its run broke off.
         drop_draft: Deletes the draft of a reply that a framework's run has streamed and appends next; None without one.
         is_stopping: Somebody asked to stop.
         is_lost: Another worker took the lease, or this one gave it back, or must not write any more.
@@ -143,8 +142,7 @@ class HeldTurn:
     tail: Totals
     branch: Branch | None = None
     own_key: str = ""
-    draft: str = ""
-    error: str = ""
+    draft: Draft | None = None
     drop_draft: Callable[[], Awaitable[None]] | None = None
     record_of_view: ViewRecord = NO_RECORD
     is_stopping: bool = False
@@ -229,6 +227,10 @@ class HeldTurn:
         if self.is_stopping and is_reply and not addition.of_state:
             return TurnClosedError(self.record.turn_id)
         return self.refusal
+
+    def event(self, kind: str, call: str = "", values: str = "") -> Addition:
+        """Return an event of the turn, to be appended."""
+        return Addition(event=TurnEvent(kind, self.record.turn_id, call, values))
 
     def _take_over(
         self, entry: Entry, messages: Sequence[BaseMessage], event: TurnEvent | None
@@ -440,7 +442,7 @@ class HeldTurn:
 
         def judge() -> Addition | None:
             is_due = self.record.fold.is_done if if_done else not self.record.is_finished
-            return Addition(event=TurnEvent("finish", self.record.turn_id)) if is_due else None
+            return self.event("finish") if is_due else None
 
         await self.append_if(judge)
 
@@ -449,7 +451,7 @@ class HeldTurn:
         fold = self.record.fold
         if not fold.is_unrun(result_id) or fold.waiting.get(result_id) == pause:
             return None
-        return Addition(event=TurnEvent("wait", fold.turn_id, result_id, json.dumps(pause)))
+        return self.event("wait", result_id, json.dumps(pause))
 
     def _has_something(self, addition: Addition) -> bool:
         """Return True if a variant has something to show: more than its question, or if it is stopped, a text."""
@@ -460,12 +462,15 @@ class HeldTurn:
 
     async def find_draft(self) -> None:
         """Read the draft and the error of a turn that an interrupted worker has left."""
-        if self.record.is_finished:
-            return
+        if not self.record.is_finished:
+            self.draft = await self._stored_draft()
+
+    async def _stored_draft(self) -> Draft | None:
+        """Return the stored draft if it is of this turn, and nothing was appended since."""
         draft = await self.services.drafts.find(self.conversation)
-        if draft and draft.stands_at(self.record.turn_id, self.variant, self.tail.messages):
-            self.draft = draft.text
-            self.error = draft.error
+        turn_id = self.record.turn_id
+        is_own = draft and draft.stands_at(turn_id, self.variant, self.tail.messages)
+        return draft if is_own else None
 
     def drafting(self, text: Callable[[], str], *, keeps: bool = False) -> Drafting:
         """Keep a draft of what `text` returns while a reply is streamed."""
@@ -491,11 +496,8 @@ class HeldTurn:
         is_over = self.is_lost or self.is_stopping or self.record.is_finished
         if is_over or not isinstance(error, Exception) or isinstance(error, StoreError):
             return
-        turn_id = self.record.turn_id
         with suppress(StoreError):
-            draft = await self.services.drafts.find(self.conversation)
-            if draft is None or not draft.stands_at(turn_id, self.variant, self.tail.messages):
-                draft = self._new_draft()
+            draft = await self._stored_draft() or self._new_draft()
             await self.look()
             if not (self.is_lost or self.is_stopping):
                 noted = draft._replace(owner=self.owner).after_error(error)
@@ -527,10 +529,8 @@ class HeldTurn:
 
         def judge() -> Addition | None:
             if self.must_mark_stop:
-                return stop() if stop else Addition(event=TurnEvent("stop", self.record.turn_id))
-            return (
-                Addition(event=TurnEvent("fence", self.record.turn_id)) if self.is_unsure else None
-            )
+                return stop() if stop else self.event("stop")
+            return self.event("fence") if self.is_unsure else None
 
         if not self.is_lost:
             await self.append_if(judge)
