@@ -1,15 +1,14 @@
-"""Record what a person decided about calls that wait, without a lease, or that the user went on with a question."""
+"""Record what a person decided about calls that wait, without a lease."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from weakref import WeakValueDictionary
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
-from convstore.append.batch import Written
 from convstore.append.condition import Condition, TailMoved
 from convstore.exceptions import (
     DecisionConflictError,
@@ -17,11 +16,9 @@ from convstore.exceptions import (
     TurnClosedError,
     UnknownMessageError,
 )
-from convstore.log.entry import Totals
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.turn_record import TurnRecord
 from convstore.messages.turn_calls import result_of
-from convstore.runtime.cache import CachedConversation
 from convstore.runtime.retrying import until_written
 from convstore.turns.held import TurnServices
 from convstore.turns.naming import Naming
@@ -30,7 +27,6 @@ from convstore.turns.variants import check_resumable
 from convstore.values.scope import Scope
 from convstore.values.turns import Decision, Pause, TurnCall
 
-_NOT_DECIDED = "Not decided: the user went on with another message."
 _NOT_RUN = (
     "The tool was not executed. Do not retry this tool call unless the user explicitly requests it."
 )
@@ -105,60 +101,6 @@ class Decisions:
                 if not found or (waits and not found[0].record.paused):
                     return turn, paused_last
         return max(found, key=lambda place: place.record.fold.waits(result_id)), paused_last
-
-
-class Questions:
-    """Appends questions to all conversations of a store."""
-
-    def __init__(self, services: TurnServices) -> None:
-        self._reader = services.reader
-        self._records = services.records
-        self._writer = services.variants.writer
-
-    async def ask(self, scope: Scope, turn_id: str, question: Sequence[BaseMessage]) -> Written:
-        """Append a question; in the same entry, the calls that still wait for a person get results that say so."""
-
-        async def write() -> Written:
-            cached = await self._reader.find(scope)
-            tail = (cached.tail or await self._reader.tail(cached)) if cached else Totals()
-            before = await self._waiting(cached, tail, turn_id) if cached else None
-            if before is not None:
-                return await self._close_and_ask(scope, before, tail, question)
-            return await self._writer.append(scope, question, condition=Condition(tail))
-
-        return await until_written(write, TailMoved)
-
-    async def close_before(self, cached: CachedConversation, turn_id: str) -> Totals:
-        """Append the results that `ask` does, for a run that appends its question itself; return the end of the log."""
-
-        async def write() -> Totals:
-            tail = cached.tail or await self._reader.tail(cached)
-            before = await self._waiting(cached, tail, turn_id)
-            if before is None:
-                return tail
-            return (await self._close_and_ask(cached.scope, before, tail, ())).totals
-
-        return await until_written(write, TailMoved)
-
-    async def _waiting(
-        self, cached: CachedConversation, tail: Totals, turn_id: str
-    ) -> TurnRecord | None:
-        """Return the last turn if calls of it wait for a person; None if none does, or the log has the new turn."""
-        if not tail.calls or tail.is_ended or await self._reader.messages_by_id(cached, [turn_id]):
-            return None
-        newest = await self._records.newest(cached.scope)
-        return newest if newest and newest.undecided else None
-
-    async def _close_and_ask(
-        self, scope: Scope, before: TurnRecord, tail: Totals, question: Sequence[BaseMessage]
-    ) -> Written:
-        results = [result_of(call, _NOT_DECIDED, is_error=True) for call in before.undecided]
-
-        async def write(named: list[BaseMessage], known: frozenset[str]) -> Written:
-            condition = Condition(tail, known=known | {str(message.id) for message in question})
-            return await self._writer.append(scope, [*named, *question], condition=condition)
-
-        return await Naming(before, before.turn_id, tail.messages + 1).append(results, write)
 
 
 def _decidable(record: TurnRecord, result_id: str, decision: Decision) -> TurnCall | None:

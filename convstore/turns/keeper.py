@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from langchain_core.messages import BaseMessage
 
+from convstore.append.batch import Written
 from convstore.append.condition import Condition, TailMoved
 from convstore.exceptions import (
     ConflictError,
@@ -21,14 +22,18 @@ from convstore.exceptions import (
     TurnBusyError,
     UnknownMessageError,
 )
+from convstore.log.entry import Totals
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.turn_record import TurnRecord
+from convstore.messages.turn_calls import result_of
 from convstore.mongo.turn_leases import Taken, TurnLease
 from convstore.runtime.background import settle
+from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.retrying import until_written
-from convstore.turns.deciding import Questions, results_of
+from convstore.turns.deciding import results_of
 from convstore.turns.held import Addition, HeldTurn, TurnServices
+from convstore.turns.naming import Naming
 from convstore.turns.record_reader import FoundTurn
 from convstore.turns.variants import VariantRequest
 from convstore.values.scope import Scope
@@ -36,6 +41,7 @@ from convstore.values.turns import Busy
 
 _Result = TypeVar("_Result")
 
+_NOT_DECIDED = "Not decided: the user went on with another message."
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 
@@ -50,7 +56,6 @@ class TurnKeeper:
         self._records = services.records
         self._variants = services.variants
         self._writer = services.variants.writer
-        self._questions = Questions(services)
         self._reader = services.reader
         self._clock = services.reader.clock
 
@@ -105,7 +110,7 @@ class TurnKeeper:
                 return
         cached = await self._reader.find(held.scope)
         if cached is not None:
-            held.tail = await self._questions.close_before(cached, held.record.turn_id)
+            held.tail = await self._close_before(cached, held.record.turn_id)
 
     def _lease(self, turn_id: str, *, variant: str = "") -> TurnLease:
         return TurnLease(
@@ -257,7 +262,7 @@ class TurnKeeper:
             return
         turn_id = held.record.turn_id
         if question:
-            written = await self._questions.ask(held.scope, turn_id, question)
+            written = await self._ask(held.scope, turn_id, question)
             if written.conversation != held.conversation:
                 raise ConversationDeletedError(
                     "the conversation was deleted while its turn began; call again"
@@ -269,6 +274,51 @@ class TurnKeeper:
                 return
         await self._continue(held)
         await held.find_draft()
+
+    async def _ask(self, scope: Scope, turn_id: str, question: Sequence[BaseMessage]) -> Written:
+        """Append a question; in the same entry, the calls that still wait for a person get results that say so."""
+
+        async def write() -> Written:
+            cached = await self._reader.find(scope)
+            tail = (cached.tail or await self._reader.tail(cached)) if cached else Totals()
+            before = await self._waiting(cached, tail, turn_id) if cached else None
+            if before is not None:
+                return await self._close_and_ask(scope, before, tail, question)
+            return await self._writer.append(scope, question, condition=Condition(tail))
+
+        return await until_written(write, TailMoved)
+
+    async def _close_before(self, cached: CachedConversation, turn_id: str) -> Totals:
+        """Append the results that `_ask` does, for a run that appends its question itself; return the log's end."""
+
+        async def write() -> Totals:
+            tail = cached.tail or await self._reader.tail(cached)
+            before = await self._waiting(cached, tail, turn_id)
+            if before is None:
+                return tail
+            return (await self._close_and_ask(cached.scope, before, tail, ())).totals
+
+        return await until_written(write, TailMoved)
+
+    async def _waiting(
+        self, cached: CachedConversation, tail: Totals, turn_id: str
+    ) -> TurnRecord | None:
+        """Return the last turn if calls of it wait for a person; None if none does, or the log has the new turn."""
+        if not tail.calls or tail.is_ended or await self._reader.messages_by_id(cached, [turn_id]):
+            return None
+        newest = await self._records.newest(cached.scope)
+        return newest if newest and newest.undecided else None
+
+    async def _close_and_ask(
+        self, scope: Scope, before: TurnRecord, tail: Totals, question: Sequence[BaseMessage]
+    ) -> Written:
+        results = [result_of(call, _NOT_DECIDED, is_error=True) for call in before.undecided]
+
+        async def write(named: list[BaseMessage], known: frozenset[str]) -> Written:
+            condition = Condition(tail, known=known | {str(message.id) for message in question})
+            return await self._writer.append(scope, [*named, *question], condition=condition)
+
+        return await Naming(before, before.turn_id, tail.messages + 1).append(results, write)
 
     async def _continue(self, held: HeldTurn) -> None:
         """Continue a turn as it stands; if it is an edit that views do not show yet, continue that."""
