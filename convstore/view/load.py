@@ -1,26 +1,49 @@
-"""Holds the state of one load: the rows read so far, what they depend on, and the cost of reading them.
+"""One load: the rows read so far, what they depend on, what the view needs besides, and the cost of reading them.
 
-It sends nothing.
+The module is long because what is read, decided and shown depends on the same rows.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from convstore.log.entry import Entry, Totals
+from convstore.exceptions import CorruptDocumentError
+from convstore.log.entry import Entry, PayloadRef, Totals
 from convstore.log.facts.branch import BRANCH
-from convstore.log.rows import Row, is_finished, marked, named_in, rows_of
-from convstore.log.state import NO_RECORD, LeftOut, State, ViewRecord
+from convstore.log.rows import (
+    Row,
+    is_finished,
+    leading_system,
+    marked,
+    named_in,
+    open_turn,
+    rows_of,
+)
+from convstore.log.state import NO_RECORD, LeftOut, State, ViewRecord, system_of
 from convstore.messages.encoding import digest_of
-from convstore.runtime.cache import CachedConversation, LoadedEnd
-from convstore.runtime.log_reader import Snapshot, check_dense, check_links
-from convstore.values.policy import HistoryPolicy
-from convstore.view.render import NOTE_RESULTS
-from convstore.view.view import ActiveRows
+from convstore.messages.media_sizes import request_length
+from convstore.mongo.keys import entry_id
+from convstore.mongo.log import VIEW_FIELDS
+from convstore.mongo.parallel import together
+from convstore.runtime.cache import CachedConversation, CachedPayload, LoadedEnd
+from convstore.runtime.log_reader import LogReader, Snapshot, check_dense, check_links
+from convstore.runtime.threads import characters_of, run_in_thread_if_long
+from convstore.values.json_form import new_model
+from convstore.values.models import HistoryReport
+from convstore.values.policy import HistoryPolicy, view_key
+from convstore.values.stamps import Stamper
+from convstore.view.decoder import Decoder, payloads_needed
+from convstore.view.media import BYTES_PER_TOKEN
+from convstore.view.render import NOTE_RESULTS, View
+from convstore.view.rule import Decision
+from convstore.view.view import ActiveRows, decision_of, has_enough, stamper, view_of
+from convstore.wire.history import History
 
+_FIRST_ENTRIES = 4
 _MIN_ENTRIES = 30
 _MORE_ENTRIES = 8
 _MAX_ENTRIES = 1_000
@@ -28,17 +51,17 @@ _MAX_ENTRIES = 1_000
 
 @dataclass(slots=True)
 class Load(ActiveRows):
-    """State of one load: the rows read so far and the cost of reading them.
+    """One load of a view, current or past: it reads, decides and shows.
 
     `record` is the policy's stored record, or `NO_RECORD` if that is not of this log. `held` is the cached end of the
     log, `entries` and `known_rows` are the last entries and their rows; those from `kept_from` on may be cached.
     `has_system` is True if the state was read with the leading system messages, and `is_confirmed` if the rows begin
     with the record's start. With `has_hidden` the view is that of the variant to which the last entry belongs, which
-    is not active yet.
+    is not active yet. With `keeps_payloads` the payloads that the view shows are cached for the next one.
     """
 
+    reader: LogReader
     policy: HistoryPolicy
-    key: str
     log: Snapshot
     state: State
     record: ViewRecord = NO_RECORD
@@ -53,6 +76,12 @@ class Load(ActiveRows):
     is_confirmed: bool = False
     has_system: bool = False
     has_hidden: bool = False
+    keeps_payloads: bool = False
+
+    @property
+    def key(self) -> str:
+        """The key of the policy's record."""
+        return view_key(self.policy, self.reader.counter.name)
 
     @property
     def last_entry(self) -> int:
@@ -225,6 +254,228 @@ class Load(ActiveRows):
         covered = self._covered
         found = (message for message in named_in(results) if covered < message.ordinal < first)
         return tuple(LeftOut(message.ordinal, message.name) for message in found)[:NOTE_RESULTS]
+
+    async def take_snapshot(self, log: Snapshot) -> None:
+        """Learn which messages are active, and use the summary if it fits them."""
+        # Recounted with the store's counter, so that every process decides the same.
+        self.log = log._replace(tail=await self.reader.recount_tail(self.cached, log.tail))
+        self.count(self.log.read)
+        self.round_trips += bool(self.log.read)
+        summary = self.state.summary
+        if summary and self.log.fits(summary):
+            self.summary = summary
+            self.summary_messages = self.reader.summary_messages(
+                summary, talk=self.policy.view == "conversation"
+            )
+
+    def take_beginning(self) -> None:
+        """Take the leading system messages from the rows, if they reach back to them."""
+        if self.is_complete and not self.summary:
+            self.system = tuple(row.message for row in leading_system(self.rows))
+            self.cached.system = system_of(
+                self.rows, self.reader.counter.name, self.log.active.gaps
+            )
+
+    async def _read_system(self) -> None:
+        """Read the log's leading system messages if they are unknown; they are nearly always in its first entries."""
+        if self.system is not None:
+            return
+        first = list[Entry]()
+        rows = list[Row]()
+        async with aclosing(self.reader.batches(self.log, at_once=_FIRST_ENTRIES)) as batches:
+            async for entries in batches:
+                self.count(entries)
+                self.round_trips += bool(first)
+                first += await self.reader.counted(entries)
+                if len(leading_system(rows := rows_of(first))) < len(rows):
+                    break
+        self.system = tuple(row.message for row in leading_system(rows))
+        self.cached.system = system_of(rows, self.reader.counter.name, self.log.active.gaps)
+
+    async def _read_results(self) -> None:
+        """Read the newest results before the rows, which the note may name."""
+        if self.is_complete or self.earlier_results is not None:
+            return
+        first = self.rows[0].message.ordinal
+        results = await self.reader.newest_results(self.log, before=first, limit=NOTE_RESULTS)
+        self.count(results)
+        self.earlier_results = self.named(results)
+
+    async def decide(self) -> Decision:
+        """Decide what the view shows, reading further back until that is certain."""
+        while not self._has_enough():
+            await self.read_more()
+        await self.read_beginning()
+        return decision_of(self, self.decoder(), self.record.marks)
+
+    async def read_more(self) -> None:
+        """Read entries before those that were read, but none before those that the view needs."""
+        before = self.before
+        limit = min(_MAX_ENTRIES, 4 * len(self.entries))
+        start = self.log.active.stretch_before(before, max(0, before - limit))
+        if before > self.first_needed:
+            start = max(start, self.first_needed)
+        entries = await self.reader.log.entries(
+            self.cached.conversation, start=start, before=before, limit=limit, fields=VIEW_FIELDS
+        )
+        self.count(entries)
+        self.round_trips += 1
+        if not entries:
+            raise CorruptDocumentError(
+                entry_id(self.cached.conversation, before - 1), "the entry is missing"
+            )
+        self.prepend(await self.reader.counted(entries))
+        self.take_beginning()
+
+    async def read_beginning(self) -> None:
+        """Read the leading system messages and the newest results before the rows, unless they are known."""
+        has_results = self.is_complete or self.earlier_results is not None
+        if self.system is None or not has_results:
+            self.round_trips += 1
+            await together(self._read_system(), self._read_results())
+
+    def _has_enough(self) -> bool:
+        """Return True if no earlier row can change the view."""
+        if self.is_complete or self.is_confirmed:
+            return True
+        # Positions after a summary are unknown if another counter measured the summarised messages.
+        is_counted = self.summary is None or self.summary.counter == self.reader.counter.name
+        return bool(self.rows) and is_counted and has_enough(self, self.decoder())
+
+    def decoder(self) -> Decoder:
+        """Return what restores the messages of the view."""
+        return Decoder(self.policy, self.reader.codec, self.reader.counter)
+
+    async def show(self, decision: Decision) -> View:
+        """Build the view of a decision."""
+        rows = self.rows[decision.begin :]
+        needed = payloads_needed(rows, decision.shown, self.policy)
+        # Nearly always none: only a system prompt that is too large for its entry has a payload.
+        needed += [
+            (message.id, message.payload) for message in self.system or () if message.payload
+        ]
+        payloads, read = await self._read_payloads(rows, needed)
+        if read:
+            self.payload_reads = 1
+            self.documents += sum(len(ref.ends) for ref in read)
+            self.size += sum(ref.size for ref in read)
+        decoder = self.decoder()
+        decoder.payloads = payloads
+        new = [row.message for row in rows if row.message.kept is None]
+        return await run_in_thread_if_long(
+            lambda: view_of(self, decision, decoder), characters=characters_of(new, payloads)
+        )
+
+    async def _read_payloads(
+        self,
+        rows: Sequence[Row],
+        needed: Sequence[tuple[str, PayloadRef]],
+    ) -> tuple[dict[str, str], list[PayloadRef]]:
+        """Return the texts that a view of these rows needs, by message id, and the payloads read from the database.
+
+        Raises:
+            CorruptDocumentError: A chunk is missing or damaged.
+        """
+        # Taken before reading: an append that finishes during the read may drop cached payloads.
+        kept = self.cached.payloads
+        if not needed and not kept:
+            return {}, []
+        cached_texts = {
+            id_: kept[id_].text
+            for id_, ref in needed
+            if id_ in kept and len(kept[id_].text) >= min(ref.own, ref.ends[-1])
+        }
+        missing = {id_: ref for id_, ref in needed if id_ not in cached_texts}
+        read = await self.reader.payloads(self.cached, list(missing.values()))
+        texts = cached_texts | dict(zip(missing, read, strict=True))
+        payloads = {id_: texts[id_][: ref.ends[-1]] for id_, ref in needed}
+        if self.keeps_payloads:
+            self._keep_payloads(rows, payloads, before=kept)
+        return payloads, list(missing.values())
+
+    def _keep_payloads(
+        self,
+        rows: Sequence[Row],
+        payloads: Mapping[str, str],
+        *,
+        before: Mapping[str, CachedPayload],
+    ) -> None:
+        """Cache the payloads that this view shows and those appended while it was read."""
+        current = None if is_finished(rows) else rows[-1].turn
+        shown = {
+            row.message.id: CachedPayload(
+                payloads[row.message.id],
+                row.message.payload.shown if row.message.payload and not row.message.stub else 0,
+                is_lasting=row.turn != current,
+            )
+            for row in rows
+            if row.message.id in payloads
+        }
+        kept = shown | {
+            id_: payload for id_, payload in self.cached.payloads.items() if id_ not in before
+        }
+        self.reader.cache.keep_payloads(self.cached, kept)
+
+    def history(self, decision: Decision, view: View) -> History:
+        """Return a view as callers get it."""
+        summary = self.summary.text if self.summary else None
+        report = _report(self, decision, view)
+        values = {
+            "messages": view.messages,
+            "summary": summary,
+            "tokens": view.tokens,
+            "report": report,
+            "compaction": None,
+        }
+        history = new_model(History, values, private={}, fields_set=set(values))
+        stamps = self.stamper(decision, view)
+        return history.sealed(stamps, view.dropped, open_turn(self.rows))
+
+    def stamper(self, decision: Decision, view: View) -> Stamper:
+        """Return the function that makes the stamp of a view."""
+        return stamper(
+            self.cached.conversation,
+            self.policy,
+            counter=self.reader.counter.name,
+            entry=self.last_entry,
+            ordinal=self.log.tail.messages,
+            summary=self.summary.token if self.summary else "",
+            marks=decision.marks,
+            left_out_steps=len(decision.left),
+            shortened=len(view.shortened),
+            tokens=view.tokens,
+            thinking_through=view.thinking_through,
+            sizes=view.sizes,
+            smaller=frozenset((*view.stubbed, *view.placeholders, *view.shortened)),
+        )
+
+
+def _report(load: Load, decision: Decision, view: View) -> HistoryReport:
+    budget = load.policy.max_tokens
+    values = {
+        "stubbed": view.stubbed,
+        "placeholders": view.placeholders,
+        "shortened": view.shortened,
+        "left_out_turns": load.turns_before(decision.begin) if load.rows else 0,
+        "left_out_steps": len(decision.left),
+        "is_excursion": decision.is_excursion,
+        "missing_results": view.missing_results,
+        "orphans": view.orphans,
+        "late_results": view.late_results,
+        "moved": view.moved,
+        "over_budget": budget is not None and view.tokens > budget,
+        "tokens_before": load.log.tail.tokens,
+        "tokens_after": view.tokens,
+        "tokens_unsummarized": load.unsummarized,
+        "counter_error": "".join(load.reader.counter.errors),
+        "request_bytes": BYTES_PER_TOKEN * view.tokens + sum(map(request_length, view.messages)),
+        "documents": load.documents,
+        "bytes": load.size,
+        "round_trips": load.round_trips,
+        "reasons": (),
+        "reasons_before": None,
+    }
+    return new_model(HistoryReport, values, fields_set=set(values))
 
 
 def is_continued_by(cached: Sequence[Entry], entries: Sequence[Entry]) -> bool:

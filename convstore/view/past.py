@@ -6,7 +6,6 @@ writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,7 +15,6 @@ from convstore.exceptions import (
     InvalidInputError,
     UnknownMessageError,
 )
-from convstore.log.entry import Entry
 from convstore.log.facts.branch import BRANCH
 from convstore.log.facts.event import EVENT
 from convstore.log.rows import open_turn
@@ -27,13 +25,12 @@ from convstore.mongo.keys import SUMMARIES, entry_id, summary_id
 from convstore.mongo.log import VIEW_FIELDS, StoredMessageRow
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_end import LogEndReader
-from convstore.runtime.log_reader import Snapshot
+from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.models import HistoryReport
 from convstore.values.policy import HistoryPolicy, view_key
 from convstore.values.scope import Scope, check_id, check_number
 from convstore.values.stamps import VIEW_FORMAT, ViewMarks, ViewStamp, check_stamp
 from convstore.view.load import Load, entries_needed
-from convstore.view.loader import Loader
 from convstore.view.reasons import reasons_of
 from convstore.view.rule import Decision
 from convstore.view.view import past_decision, stamper
@@ -65,10 +62,14 @@ class Point(NamedTuple):
     is_now: bool = False
 
 
-class PastViews(Loader):
+class PastViews:
     """Builds past views for all conversations of a store."""
 
-    _keeps_payloads = False
+    def __init__(self, ends: LogEndReader) -> None:
+        self._ends = ends
+        self._states = ends.states
+        self._reader = ends.reader
+        self._counter = ends.reader.counter
 
     async def view_at(
         self,
@@ -173,41 +174,35 @@ class PastViews(Loader):
     ) -> tuple[PastView, bool]:
         """Load the view; values of unregistered types are kept as they are stored. True if there were any."""
         try:
-            return await self._view(cached, point, policy, reasons_before), False
+            return await self._view(self._reader, cached, point, policy, reasons_before), False
         except CorruptDocumentError:
             lenient = Codec()
             lenient.copy_from(self._reader.codec)
             lenient.keep_unknown()
             reader = replace(self._reader, codec=lenient)
-            views = PastViews(LogEndReader(reader, self._states, self._ends.summaries))
-            return await views._view(cached, point, policy, reasons_before), True
+            return await self._view(reader, cached, point, policy, reasons_before), True
 
     async def _view(
         self,
+        reader: LogReader,
         cached: CachedConversation,
         point: Point,
         policy: HistoryPolicy,
         reasons_before: int | None,
     ) -> PastView:
         """Return the view with one page of its reasons; UnknownMessageError if it never was there."""
-        load = await self._load_until(cached, point, policy)
+        load = await _load_until(reader, cached, point, policy)
         marks = point.marks
-        decision = await self._decide(load) if marks is None else await self._rendered(load, marks)
-        view = await self._show(load, decision)
-        history = self._history(load, decision, view)
+        decision = await load.decide() if marks is None else await _rendered(load, marks)
+        view = await load.show(decision)
+        history = load.history(decision, view)
         found = reasons_of(view, load, decision)
-        reasons = [
-            reason for reason in found if reasons_before is None or reason.first < reasons_before
-        ]
-        page = reasons[-_MAX_REASONS:]
-        left = page[0].first if len(page) < len(reasons) else None
+        before = [each for each in found if reasons_before is None or each.first < reasons_before]
+        page = before[-_MAX_REASONS:]
+        left = page[0].first if len(page) < len(before) else None
+        reasons = {"reasons": tuple(page), "reasons_before": left}
         past = PastView(
-            messages=history.messages,
-            summary=history.summary,
-            tokens=history.tokens,
-            report=history.report.model_copy(
-                update={"reasons": tuple(page), "reasons_before": left}
-            ),
+            **dict(history) | {"report": history.report.model_copy(update=reasons)},
             entry=point.entry,
             ordinal=load.log.tail.messages,
             is_first_use=point.is_first_use,
@@ -215,58 +210,8 @@ class PastViews(Loader):
             summary_reason=load.summary.reason if load.summary else "",
             policy=policy,
         )
-        stamps = self._stamper(load, decision, view)
+        stamps = load.stamper(decision, view)
         return past.sealed(stamps, view.dropped, open_turn(load.rows))
-
-    async def _load_until(
-        self, cached: CachedConversation, point: Point, policy: HistoryPolicy
-    ) -> Load:
-        """Read the end of the log as it was at a point."""
-        tail = cached.tail or await self._reader.tail(cached)
-        before = point.entry + 1
-        limit = entries_needed(0, tail, policy)
-        entries = await self._reader.log.entries(
-            cached.conversation, before=before, limit=limit, fields=VIEW_FIELDS
-        )
-        if not entries or entries[-1].number != point.entry:
-            if (
-                not 1
-                <= point.entry
-                <= (await self._reader.log.last_totals(cached.conversation)).entries
-            ):
-                raise UnknownMessageError
-            raise CorruptDocumentError(
-                entry_id(cached.conversation, point.entry), "the entry is missing"
-            )
-        last = entries[-1]
-        state = State(cached.conversation, last.at, summary=point.summary)
-        load = Load(
-            policy,
-            view_key(policy, self._counter.name),
-            Snapshot(cached),
-            state,
-            record=point.record,
-        )
-        load.count(entries)
-        load.has_hidden = BRANCH.of(last) is not None and not point.is_now
-        await self._take_snapshot(
-            load, await self._snapshot(cached, last, entries, of_variant=load.has_hidden)
-        )
-        load.add_end(await self._reader.counted(entries))
-        self._take_beginning(load)
-        load.system = load.system if load.is_complete and not load.summary else None
-        return load
-
-    async def _snapshot(
-        self, cached: CachedConversation, last: Entry, entries: Sequence[Entry], *, of_variant: bool
-    ) -> Snapshot:
-        """Return the log as of an entry, for all readers or as if the variant that it belongs to were active."""
-        log = await self._reader.snapshot(cached, last.totals, entries)
-        event = EVENT.of(last) if of_variant else None
-        if event is None:
-            return log
-        branch = await self._reader.branch(cached, event, through=last.number)
-        return log._replace(tail=branch.totals, active=branch.active(log.active))
 
     async def of_variant(
         self, scope: Scope, entry: int, policy: HistoryPolicy, record: ViewRecord
@@ -282,26 +227,11 @@ class PastViews(Loader):
             state = await self._ends.state(cached)
             key = view_key(policy, self._counter.name)
             known = record if record != NO_RECORD else state.views.get(key, NO_RECORD)
-            load = await self._load_until(cached, Point(entry, state.summary, record=known), policy)
-            decision = await self._decide(load)
-            history = self._history(load, decision, await self._show(load, decision))
+            point = Point(entry, state.summary, record=known)
+            load = await _load_until(self._reader, cached, point, policy)
+            decision = await load.decide()
+            history = load.history(decision, await load.show(decision))
             return history, load.moved(decision.stored) if load.entries else record
-
-    async def _rendered(self, load: Load, marks: ViewMarks) -> Decision:
-        """Return the decision that a stamp has, reading back to its start."""
-        while not load.is_complete and not (
-            load.rows and load.rows[0].message.ordinal <= marks.start
-        ):
-            await self._read_more(load)
-        # If it left out all, its note has the number of turns, which a turn's beginning tells.
-        while (
-            not load.is_complete
-            and load.begin == len(load.rows)
-            and load.rows[-1].message.ordinal < marks.start
-        ):
-            await self._read_more(load)
-        await self._read_beginning(load)
-        return past_decision(load, self._decoder(load), marks)
 
     def _compared(self, view: PastView, at: Moment, *, has_unknown_types: bool) -> PastView:
         """Compare a view with its stamp, if there is one."""
@@ -311,6 +241,54 @@ class PastViews(Loader):
             return view.model_copy(update={"match": "exact"})
         difference = _difference(at, self._counter.name, has_unknown_types=has_unknown_types)
         return view.model_copy(update={"match": "differs", "difference": difference})
+
+
+async def _load_until(
+    reader: LogReader, cached: CachedConversation, point: Point, policy: HistoryPolicy
+) -> Load:
+    """Read the end of the log as it was at a point; the variant that the last entry belongs to as if it were active."""
+    tail = cached.tail or await reader.tail(cached)
+    before = point.entry + 1
+    limit = entries_needed(0, tail, policy)
+    entries = await reader.log.entries(
+        cached.conversation, before=before, limit=limit, fields=VIEW_FIELDS
+    )
+    if not entries or entries[-1].number != point.entry:
+        if not 1 <= point.entry <= (await reader.log.last_totals(cached.conversation)).entries:
+            raise UnknownMessageError
+        raise CorruptDocumentError(
+            entry_id(cached.conversation, point.entry), "the entry is missing"
+        )
+    last = entries[-1]
+    state = State(cached.conversation, last.at, summary=point.summary)
+    load = Load(reader, policy, Snapshot(cached), state, record=point.record)
+    load.count(entries)
+    log = await reader.snapshot(cached, last.totals, entries)
+    if BRANCH.of(last) is not None and not point.is_now:
+        load.has_hidden = True
+        if event := EVENT.of(last):
+            branch = await reader.branch(cached, event, through=last.number)
+            log = log._replace(tail=branch.totals, active=branch.active(log.active))
+    await load.take_snapshot(log)
+    load.add_end(await reader.counted(entries))
+    load.take_beginning()
+    load.system = load.system if load.is_complete and not load.summary else None
+    return load
+
+
+async def _rendered(load: Load, marks: ViewMarks) -> Decision:
+    """Return the decision that a stamp has, reading back to its start."""
+    while not load.is_complete and not (load.rows and load.rows[0].message.ordinal <= marks.start):
+        await load.read_more()
+    # If it left out all, its note has the number of turns, which a turn's beginning tells.
+    while (
+        not load.is_complete
+        and load.begin == len(load.rows)
+        and load.rows[-1].message.ordinal < marks.start
+    ):
+        await load.read_more()
+    await load.read_beginning()
+    return past_decision(load, load.decoder(), marks)
 
 
 def check_moment(at: object) -> Moment:

@@ -42,7 +42,7 @@ from convstore.summarization.summarizers import HeadTailSummarizer, RunningSumma
 from convstore.testing import rag_turn, same_messages
 from convstore.testing.pairing import check_pairing
 from convstore.values.policy import CompactionRule
-from convstore.view.loader import Loader
+from convstore.view.load import Load
 
 _NUMBERS = itertools.count(1)
 ENTRY = Entry(1, datetime.now(UTC), (), Totals())
@@ -1399,15 +1399,15 @@ async def test_a_load_during_a_compaction_leaves_nothing_behind(
     for number in range(6, 12):
         await chat.append([HumanMessage("why " * 100, id=f"why{number}"), AIMessage("so " * 100)])
     is_reading, is_compacted = asyncio.Event(), asyncio.Event()
-    read = Loader._read_payloads
+    read = Load._read_payloads
 
-    async def wait(self: Loader, *values: Any, **options: Any) -> Any:
+    async def wait(self: Load, *values: Any, **options: Any) -> Any:
         if not is_reading.is_set():
             is_reading.set()
             await is_compacted.wait()
         return await read(self, *values, **options)
 
-    monkeypatch.setattr(Loader, "_read_payloads", wait)
+    monkeypatch.setattr(Load, "_read_payloads", wait)
     load = asyncio.create_task(chat.load_history())
     await is_reading.wait()
     assert (await chat.compact(force=True)).status == "done"

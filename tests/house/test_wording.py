@@ -28,7 +28,7 @@ STORED = {
     "mongo",
     "runtime",
     "verify",
-    "view/loader.py",
+    "view/load.py",
     "view/past.py",
 }
 """Rooms and modules that raise errors about damaged documents, which name these as they are stored."""

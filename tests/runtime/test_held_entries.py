@@ -16,10 +16,10 @@ from pymongo import AsyncMongoClient
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.exceptions import StoreUnavailableError
-from convstore.integration import host_of
 from convstore.messages.tokens import approximate_tokens
 from convstore.runtime import cache as known
 from convstore.testing import rag_turn
+from convstore.view.load import Load
 
 Client = AsyncMongoClient[dict[str, Any]]
 _WHOLE = HistoryPolicy(max_tokens=None)
@@ -190,13 +190,12 @@ async def test_a_load_that_fails_leaves_nothing_behind(
     chat: Conversation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next one reads all anew."""
-    loader = (await host_of(chat).services()).loader
 
     async def fails(*_args: Any) -> Any:
         raise StoreUnavailableError("not now")
 
     with monkeypatch.context() as patched:
-        patched.setattr(loader, "_show", fails)
+        patched.setattr(Load, "show", fails)
         with pytest.raises(StoreUnavailableError):
             await chat.load_history()
     assert (await chat.load_history()).report.documents == 1 + 20
