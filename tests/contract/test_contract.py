@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import cycle
 from typing import Any, ClassVar
@@ -40,6 +40,32 @@ from convstore.testing.turns import TurnContract
 from convstore.testing.verifying import SUMMARY_RULE, fill_with_everything
 from convstore.testing.waiting import WaitingContract
 from convstore.testing.watching import WatchContract
+
+WHOLE = {
+    "test_a_conversation_without_a_head_can_be_erased",
+    "test_a_damaged_head_and_its_log_can_be_erased",
+    "test_a_tombstone_says_nothing_of_a_person",
+    "test_an_erasure_that_broke_off_is_finished_by_the_next",
+    "test_everything_is_everything",
+    "test_what_a_writer_in_flight_added_is_swept",
+    "test_what_is_written_while_a_policy_ends_it_is_not_lost",
+}
+"""Tests whose calls go through all conversations and tombstones of a database."""
+
+
+async def on_server(
+    client: Any, name: str, request: pytest.FixtureRequest
+) -> AsyncGenerator[Any, None]:
+    """Yield a database that tests share, with thousands of conversations, or for those of `WHOLE` an empty one."""
+    if request.node.originalname not in WHOLE:
+        yield client[name]
+        return
+    database = client[f"{name}_whole"]
+    await ConversationStore(database).setup()
+    yield database
+    for collection in await database.list_collection_names():
+        if collection != "convstore_migrations":
+            await database[collection].delete_many({})
 
 
 class CopiedConversation:
@@ -119,9 +145,12 @@ class TestPyMongo(CopiedConversation, OnServer, StoreContract):
     """PyMongo's own async API."""
 
     @pytest.fixture
-    async def database(self, pymongo_client: Client, database_name: str) -> Any:
+    async def database(
+        self, pymongo_client: Client, database_name: str, request: pytest.FixtureRequest
+    ) -> AsyncIterator[Any]:
         """A real database."""
-        return pymongo_client[database_name]
+        async for database in on_server(pymongo_client, database_name, request):
+            yield database
 
 
 class TestPlainCollection(CopiedConversation, StateContract, ContractFixtures):
@@ -164,9 +193,12 @@ class TestRefusingServer(
             yield
 
     @pytest.fixture
-    async def database(self, pymongo_client: Client, database_name: str) -> Any:
+    async def database(
+        self, pymongo_client: Client, database_name: str, request: pytest.FixtureRequest
+    ) -> AsyncIterator[Any]:
         """A database of these tests."""
-        return pymongo_client[f"{database_name}_refusing"]
+        async for database in on_server(pymongo_client, f"{database_name}_refusing", request):
+            yield database
 
     @pytest.fixture
     async def new_store(self, database: Any) -> AsyncIterator[Callable[..., ConversationStore]]:
@@ -185,17 +217,26 @@ class TestRefusingServer(
             await store.close()
 
 
+@pytest.fixture(scope="module")
+async def motor_client(server_uri: str) -> AsyncIterator[Any]:
+    """One for all tests: connecting and logging in takes longer than most of them."""
+    client: Any = AsyncIOMotorClient(server_uri)
+    yield client
+    client.close()
+
+
 class TestMotor(OnServer, StoreContract):
     """Motor, for backends that still run on it."""
 
     DRIVER: ClassVar = "motor"
 
     @pytest.fixture
-    async def database(self, server_uri: str, database_name: str) -> AsyncIterator[Any]:
+    async def database(
+        self, motor_client: Any, database_name: str, request: pytest.FixtureRequest
+    ) -> AsyncIterator[Any]:
         """A real database."""
-        client: Any = AsyncIOMotorClient(server_uri)
-        yield client[database_name]
-        client.close()
+        async for database in on_server(motor_client, database_name, request):
+            yield database
 
 
 class TestInMemory(StoreContract):
