@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,23 @@ class Crash:
         ]
 
 
+@pytest.fixture(scope="module")
+def program(
+    server_uri: str, database_name: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """The program that forks runs, and its folder: one for all tests, as LangChain takes seconds to import."""
+    folder = tmp_path_factory.mktemp("runs")
+    script = Path(__file__).parents[1] / "support" / "agent_crash.py"
+    command = [sys.executable, str(script), server_uri, database_name, str(folder)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, encoding="utf-8") as process:  # noqa: S603 - our own code
+        yield process, folder
+
+
 @pytest.fixture
-def crashes(server_uri: str, database: Any, tmp_path: Path) -> Any:
+def crashes(program: tuple[subprocess.Popen[str], Path], database: Any) -> Any:
     """Kills runs at a part of their events."""
+    process, folder = program
 
     def crash(kind: str, part: slice, *, saves: bool) -> list[Crash]:
         first = run([(f"{kind}-0", None)], saves=saves)[0]
@@ -79,28 +93,19 @@ def crashes(server_uri: str, database: Any, tmp_path: Path) -> Any:
         return run(places, saves=saves)
 
     def run(tasks: Sequence[tuple[str, int | None]], *, saves: bool) -> list[Crash]:
-        lines = [
-            json.dumps({"thread": thread, "die_at": die_at, "saves": saves})
-            for thread, die_at in tasks
-        ]
-        script = Path(__file__).parents[1] / "support" / "agent_crash.py"
-        command = [sys.executable, str(script), server_uri, database.name, str(tmp_path)]
-        ended = subprocess.run(  # noqa: S603 - our own code
-            command,
-            input="\n".join(lines),
-            capture_output=True,
-            encoding="utf-8",
-            check=True,
-            timeout=300,
-        )
-        codes = dict(json.loads(line) for line in ended.stdout.splitlines())
+        codes = [ended(thread, die_at, saves=saves) for thread, die_at in tasks]
         # Which command comes when is not the same each time, so the last of them may not come at all.
-        assert all(code in (0, -signal.SIGKILL) for code in codes.values()), ended.stderr
-        assert (
-            sum(code != 0 for code in codes.values())
-            >= len([task for task in tasks if task[1]]) - 3
-        )
-        return [Crash(database, tmp_path, thread, saves=saves) for thread, _ in tasks]
+        assert all(code in (0, -signal.SIGKILL) for code in codes), codes
+        assert sum(code != 0 for code in codes) >= len([task for task in tasks if task[1]]) - 3
+        return [Crash(database, folder, thread, saves=saves) for thread, _ in tasks]
+
+    def ended(thread: str, die_at: int | None, *, saves: bool) -> int:
+        assert process.stdin
+        assert process.stdout
+        task = {"thread": thread, "die_at": die_at, "saves": saves}
+        process.stdin.write(json.dumps(task) + "\n")
+        process.stdin.flush()
+        return int(process.stdout.readline())
 
     return crash
 

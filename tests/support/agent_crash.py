@@ -1,9 +1,9 @@
 """Runs of an agent that are killed; started by test_middleware_crash.
 
-Each line of its input names a conversation, the event at which to die, and a file for checkpoints. For each it forks a
-process that asks the agent one question and dies by SIGKILL when that event comes: a command that is sent or answered,
-a call of the model or of the tool that begins or ends, a checkpoint that is or was written. Events are noted in a file
-before anything else, so that who looks later sees how far it came.
+Each line of its input names a conversation, the event at which to die, and whether to save checkpoints. For each it
+forks a process that asks the agent one question and dies by SIGKILL when that event comes: a command that is sent or
+answered, a call of the model or of the tool that begins or ends, a checkpoint that is or was written. Then it prints
+the exit code. Events are noted in a file before anything else, so that who looks later sees how far it came.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import pickle
 import signal
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from pymongo import AsyncMongoClient, monitoring
 from scripted_agents import ScriptedModel, calls
 
 from convstore import ConversationStore
+from convstore.conversation import turn as sessions
 from convstore.ext.langchain import ConversationMiddleware
+from convstore.turns import writing
 
 QUESTION = "How do bees tell the way?"
 ANSWER = "By dancing."
@@ -153,14 +156,17 @@ async def run(uri: str, database: str, folder: Path, task: dict[str, Any]) -> No
 
 
 def main(uri: str, database: str, folder: str) -> None:
-    """Fork for each line, one after the other."""
+    """Fork for each line, one after the other. Who takes a run up waits for its lease, so that is short."""
+    writing.LEASE = timedelta(seconds=3)
+    sessions.RENEW_SECONDS = 0.9  # type: ignore[attr-defined]
     for line in sys.stdin:
         task = json.loads(line)
         if not (child := os.fork()):
             asyncio.run(run(uri, database, Path(folder), task))
             os._exit(0)
         _, status = os.waitpid(child, 0)
-        sys.stdout.write(json.dumps([task["thread"], os.waitstatus_to_exitcode(status)]) + "\n")
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
