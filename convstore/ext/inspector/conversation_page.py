@@ -13,7 +13,7 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from urllib.parse import quote, urlencode
@@ -33,8 +33,6 @@ from convstore.ext.inspector.text import Body, body_of, first_line
 from convstore.ext.model_calls import Calls, ToolCall, is_answer
 from convstore.integration import TurnAccess
 from convstore.sources.marks import marks_in
-from convstore.sources.numbering import NO_SOURCE, numbers_shown
-from convstore.sources.stub import RETRIEVAL_TOOL
 from convstore.types import StoredItem, StoredMessage, ToolRecord
 from convstore.values.explanations import ADDED
 
@@ -76,8 +74,7 @@ ROLES = {"user": "human", "model": "ai", "result": "tool", "system": "system"}
 class _Entry:
     """A stored message, ready to print; `line` is its beginning in one line, `caller` the message with its call.
 
-    Each of the `calls` of tools has its text in one line. `damage` says why a result cannot be read whole. `own` are
-    the sources by the numbers that results of its turn show, where these are others.
+    Each of the `calls` of tools has its text in one line. `damage` says why a result cannot be read whole.
     """
 
     stored: StoredMessage
@@ -89,7 +86,6 @@ class _Entry:
     caller: int
     sources: list[int]
     damage: str = ""
-    own: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def is_folded(self) -> bool:
@@ -220,7 +216,7 @@ async def _whole_page(request: Request, chat: Conversation) -> Response:
         items={} if choice else await _items(chat, page),
         most_items=_ITEMS,
         on_page={message.ordinal for row in rows for message in row.stored},
-        sources=await _cited_sources(chat, lines),
+        cited_sources=await _cited_sources(chat, [each for row in rows for each in row.stored]),
         replaced=_replaced(page.stored),
         causes=await _causes(chat, page, calls),
         variants=variants,
@@ -403,18 +399,12 @@ def _is_of_tool(message: BaseMessage, name: str) -> bool:
 async def _lines(chat: Conversation, rows: Sequence[Row], calls: Calls) -> list[_Line]:
     records, damage = await _results(chat, [message for row in rows for message in row.stored])
     found = calls.tools()
-    own = await asyncio.to_thread(_own_numbers, rows, records)
     opened = set[str]()
     lines = list[_Line]()
     for row in rows:
         entries = [_entry(message, records, found) for message in row.stored]
         entries = [
-            replace(
-                entry,
-                damage=damage.get(str(entry.stored.message.id), ""),
-                own=own.get(entry.stored.ordinal, {}),
-            )
-            for entry in entries
+            replace(entry, damage=damage.get(str(entry.stored.message.id), "")) for entry in entries
         ]
         state = row.given.state
         message = row.given.message if state not in ("whole", "answer") else None
@@ -426,35 +416,6 @@ async def _lines(chat: Conversation, rows: Sequence[Row], calls: Calls) -> list[
         lines.append(_Line(entries, row.given, shown, is_open=state in _HALVES - opened))
         opened.add(state)
     return lines
-
-
-def _own_numbers(
-    rows: Sequence[Row], records: Mapping[str, ToolRecord]
-) -> dict[int, dict[int, int]]:
-    """Return for each answer the sources by the numbers that results of its turn show, where these are others.
-
-    A number that a result without sources counts is no source: `NO_SOURCE`.
-    """
-    found = dict[int, dict[int, int]]()
-    of_turn = dict[str, dict[int, int]]()
-    for stored in (message for row in rows for message in row.stored):
-        record = records.get(str(stored.message.id))
-        shown = of_turn.setdefault(stored.turn_id, {})
-        if record is not None:
-            _add_numbers(shown, record)
-        elif stored.message.type == "ai" and shown:
-            found[stored.ordinal] = dict(shown)
-    return found
-
-
-def _add_numbers(shown: dict[int, int], record: ToolRecord) -> None:
-    """Add the numbers that a result shows; one with sources wins over one without."""
-    if record.sources:
-        shown |= {source.source_id: source.source_id for source in record.sources}
-        shown |= numbers_shown(record.content, record.sources)
-    elif record.tool != RETRIEVAL_TOOL:
-        for number in numbers_shown(record.content, ()):
-            shown.setdefault(number, NO_SOURCE)
 
 
 async def _results(
@@ -523,24 +484,30 @@ def _entry(
     )
 
 
-async def _cited_sources(chat: Conversation, lines: Sequence[_Line]) -> set[int]:
-    """Return the sources that answers on the page cite, those of sub-agents too. One command."""
-    entries = [entry for line in lines for entry in line.entries]
-    answers = [entry for entry in entries if entry.stored.message.type == "ai"]
-    numbers = await asyncio.to_thread(_cited_numbers, answers)
-    citing = AIMessage(" ".join(f"[{number}]" for number in sorted(numbers)))
-    found = await chat.citations(citing) if numbers else []
-    return {citation.source_id for citation in found if citation.source_id}
+async def _cited_sources(
+    chat: Conversation, stored: Sequence[StoredMessage]
+) -> dict[int, dict[int, int]]:
+    """Return the sources that answers cite, by the ordinals of the answers and the numbers in their texts."""
+    marked = await asyncio.to_thread(_marked, stored)
+    found = await asyncio.gather(*(_citations(chat, answer) for answer in marked))
+    return {answer.ordinal: cited for answer, cited in zip(marked, found, strict=True)}
 
 
-def _cited_numbers(answers: Sequence[_Entry]) -> set[int]:
-    """Return the numbers of sources that answers cite. Slow for long ones."""
-    return {
-        answer.own.get(number, number)
-        for answer in answers
-        for mark in marks_in(answer.stored.message.text)
-        for number in mark.numbers
-    }
+def _marked(stored: Sequence[StoredMessage]) -> list[StoredMessage]:
+    """Return the answers with marks of citations. Slow for long ones."""
+    answers = (message for message in stored if message.message.type == "ai")
+    return [answer for answer in answers if any(True for _ in marks_in(answer.message.text))]
+
+
+async def _citations(chat: Conversation, answer: StoredMessage) -> dict[int, int]:
+    """Return the sources of an answer by their numbers in it; none if a result of its turn is damaged."""
+    with suppress(CorruptDocumentError):  # the result says so itself
+        return {
+            citation.number: citation.source_id
+            for citation in await chat.citations(answer.message)
+            if citation.number is not None and citation.source_id is not None
+        }
+    return {}
 
 
 def _replaced(stored: Sequence[StoredMessage]) -> dict[int, int]:

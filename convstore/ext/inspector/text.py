@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import unescape
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
@@ -46,7 +46,6 @@ _BRACKETS = re.compile(
 """A link, code, a tag, or text in brackets in rendered Markdown."""
 
 _NUMBER = re.compile(r"(?<![\w†])\d{1,9}")
-_NO_NUMBERS: Mapping[int, int] = {}
 
 _FIELDS = {
     "tool calls": "tool_calls",
@@ -284,22 +283,18 @@ def first_line(message: BaseMessage, limit: int) -> str:
     return line if len(text) <= 4 * limit or line.endswith("…") else f"{line}…"
 
 
-def with_citations(
-    body: Body, address: str, *, sources: Container[int], own: Mapping[int, int] = _NO_NUMBERS
-) -> Body:
-    """Link the citations in Markdown to those sources that there are.
-
-    `own` are the sources by the numbers that the results of the turn show, where these are others.
+def with_citations(body: Body, address: str, sources: Mapping[int, int]) -> Body:
+    """Link the citations in Markdown to their sources, which are given by the numbers in the text.
 
     >>> cited = Body("id", [Piece("", Markup("<p>Fish [2, 9]. <code>[2]</code></p>"))], 0)
-    >>> print(with_citations(cited, "/sources/{}", sources=[2]).pieces[0].text)
-    <p>Fish [<a class="cite" href="/sources/2">2</a>, 9]. <code>[2]</code></p>
+    >>> print(with_citations(cited, "/sources/{}", {2: 12}).pieces[0].text)
+    <p>Fish [<a class="cite" href="/sources/12">2</a>, 9]. <code>[2]</code></p>
     """
 
     def link(found: re.Match[str]) -> str:
         number = found[0]
-        source = own.get(int(number), int(number))
-        if source not in sources:
+        source = sources.get(int(number))
+        if source is None:
             return number
         href = escapeHtml(address.replace("{}", str(source)))
         return f'<a class="cite" href="{href}">{number}</a>'
