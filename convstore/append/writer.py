@@ -292,13 +292,11 @@ class Writer:
     async def _look_up(self, cached: CachedConversation, batch: Batch) -> BatchLookup:
         """Find the messages of the batch that are in the log, and check that their content is equal."""
         condition = batch.condition
-        if not batch.prepared and not batch.items and batch.named.issubset(cached.questions):
-            return await self._follow_end(cached, batch)
         tail, everything = await self._read_end(cached, batch)
-        cached.know_questions([row.message for row in everything.values()])
-        questions = {
+        questions = cached.known_questions(batch.named) | {
             id_: row.message.ordinal for id_, row in everything.items() if row.message.begins_turn
         }
+        cached.know_questions([row.message for row in everything.values()])
         own = set(batch.ids)
         found = {id_: row for id_, row in everything.items() if id_ in own}
         cached.tail = None
@@ -313,21 +311,18 @@ class Writer:
         renumbered = renumbered_by([source for row in found.values() for source in row.sources])
         return BatchLookup(new, stored, renumbered, questions)
 
-    async def _follow_end(self, cached: CachedConversation, batch: Batch) -> BatchLookup:
-        """Read the end of the log for a batch without messages, if the cached one is not what it has to follow."""
-        if cached.tail and not batch.condition.follows(cached.tail):
-            tail = await self._log.last_totals(cached.conversation, shown=batch.reserve > 0)
-            cached.tail = None
-            self._cache.confirm(cached, tail)
-        return BatchLookup(batch, questions=cached.known_questions(batch.named))
-
     async def _read_end(
         self, cached: CachedConversation, batch: Batch
     ) -> tuple[Totals, Mapping[str, StoredMessageRow]]:
-        """Return the end of the log, and the messages that a batch names, by their ids. Two commands, in parallel."""
+        """Return the end of the log, and the messages that a batch names, by their ids. Two commands, in parallel.
+
+        One for a batch without messages that names only questions that this store knows.
+        """
         conversation = cached.conversation
-        wanted = {*batch.ids, *batch.named}
+        wanted = {*batch.ids, *batch.named.difference(cached.questions)}
         read_tail = self._log.last_totals(conversation, shown=batch.needs_shown)
+        if not wanted:
+            return await read_tail, {}
         read_messages = partial(self._log.messages_by_id, conversation, wanted)
         if batch.items or self._log.must_look_first:
             tail = await read_tail  # read first, so a concurrent append makes the insert fail
