@@ -23,24 +23,6 @@ _EVIDENCE = 8
 """Turns whose answers are compared where questions repeat."""
 
 
-class Comparable(NamedTuple):
-    """A message reduced to the fields that are compared.
-
-    Attributes:
-        type: "human", "ai", "tool", …
-        is_answer: True if it ends a turn.
-        digest: Its content digest.
-        id: Its id.
-        ordinal: Its ordinal; 0 for a message of a batch.
-    """
-
-    type: str
-    is_answer: bool
-    digest: bytes
-    id: str = ""
-    ordinal: int = 0
-
-
 class Match(NamedTuple):
     """The result of a comparison.
 
@@ -51,7 +33,7 @@ class Match(NamedTuple):
         differs: True if batch and log diverge.
     """
 
-    matched: Mapping[int, Comparable] = {}
+    matched: Mapping[int, EntryMessage] = {}
     start: int = 0
     skipped: int = 0
     differs: bool = False
@@ -62,27 +44,29 @@ class Match(NamedTuple):
         return max(max(self.matched, default=-1) + 1, self.skipped)
 
 
-def comparable(message: BaseMessage, codec: Codec) -> Comparable:
-    """Return the comparable form of a batch's message."""
-    is_reply = message.type == "ai"
-    is_answer = is_reply and not calls_of(message) and not is_paused(message)
-    return Comparable(message.type, is_answer, content_digest(message, codec), str(message.id))
-
-
-def stored(message: EntryMessage) -> Comparable:
-    """Return the comparable form of a stored message."""
-    return Comparable(
-        message.type, message.is_answer, message.content_digest, message.id, message.ordinal
+def comparable(message: BaseMessage, codec: Codec) -> EntryMessage:
+    """Return a message of a batch as the log would have it, as far as that is compared."""
+    return EntryMessage(
+        0,
+        str(message.id),
+        message.type,
+        "",
+        b"",
+        0,
+        0,
+        content_digest(message, codec),
+        calls=tuple([call.id for call in calls_of(message)]),
+        is_paused=is_paused(message),
     )
 
 
-def leading_systems(messages: Sequence[Comparable]) -> int:
+def leading_systems(messages: Sequence[EntryMessage]) -> int:
     """Count the leading system messages."""
     return sum(1 for _ in takewhile(lambda message: message.type == "system", messages))
 
 
 def compare(
-    batch: Sequence[Comparable], log: Sequence[Comparable], *, turns: int, exactly: bool
+    batch: Sequence[EntryMessage], log: Sequence[EntryMessage], *, turns: int, exactly: bool
 ) -> Match:
     """Find the messages of a batch that the log has.
 
@@ -95,7 +79,9 @@ def compare(
         turns: Number of all turns of the log.
         exactly: The batch has to hold every answer of its known turns, and nothing else before its new messages.
 
-    >>> q, a, p = (Comparable("human", False, b"q"), Comparable("ai", True, b"a"), Comparable("human", False, b"p"))
+    >>> from langchain_core.messages import AIMessage, HumanMessage
+    >>> said = (HumanMessage("Why?"), AIMessage("So."), HumanMessage("And?"))
+    >>> q, a, p = (comparable(message, Codec()) for message in said)
     >>> sorted(compare([q, a, p], [q, a], turns=1, exactly=True).matched)
     [0, 1]
     """
@@ -106,7 +92,7 @@ def compare(
     if not known and len(asked) > 2 and logged[1:]:
         return Match(differs=True)
     aligned = logged[len(logged) - 1 - known :]
-    matched: dict[int, Comparable] = {}
+    matched: dict[int, EntryMessage] = {}
     for mine, theirs in zip(asked[: known + 1], aligned, strict=True):
         matched |= _in_order(mine, theirs)
     match = Match(matched, asked[known][0][0] if known else 0, leading_systems(batch) if log else 0)
@@ -114,8 +100,8 @@ def compare(
 
 
 def parting(
-    batch: Sequence[Comparable], log: Sequence[Comparable], *, exactly: bool
-) -> tuple[Comparable | None, Comparable | None]:
+    batch: Sequence[EntryMessage], log: Sequence[EntryMessage], *, exactly: bool
+) -> tuple[EntryMessage | None, EntryMessage | None]:
     """Find the divergence of batch and log: after their common prefix, else after the last longest match in the log.
 
     Returns the last message of the log up to which they agree, and the active message after it; None if
@@ -140,7 +126,7 @@ def parting(
     return agreed[-1], before
 
 
-def _compared(messages: Sequence[Comparable], *, answers: bool) -> list[Comparable]:
+def _compared(messages: Sequence[EntryMessage], *, answers: bool) -> list[EntryMessage]:
     """Return the questions among messages, and perhaps their answers."""
     return [
         message
@@ -149,10 +135,12 @@ def _compared(messages: Sequence[Comparable], *, answers: bool) -> list[Comparab
     ]
 
 
-def _last_agreement(sent: Sequence[Comparable], logged: Sequence[Comparable]) -> Comparable | None:
+def _last_agreement(
+    sent: Sequence[EntryMessage], logged: Sequence[EntryMessage]
+) -> EntryMessage | None:
     """Return the message of a log at which its agreement with the beginning of a history ends; None without one."""
     lengths = _agreements(
-        [message.digest for message in sent], [message.digest for message in logged]
+        [message.content_digest for message in sent], [message.content_digest for message in logged]
     )
     longest = max(lengths, default=0)
     if not longest:
@@ -162,11 +150,11 @@ def _last_agreement(sent: Sequence[Comparable], logged: Sequence[Comparable]) ->
     return logged[ends[0] if is_prefix else ends[-1]]
 
 
-_Turn = list[tuple[int, Comparable]]
+_Turn = list[tuple[int, EntryMessage]]
 """The messages from a question to the next one, with their indexes."""
 
 
-def _turns(messages: Sequence[Comparable]) -> list[_Turn]:
+def _turns(messages: Sequence[EntryMessage]) -> list[_Turn]:
     """Return the messages before the first question, then the turns."""
     turns: list[_Turn] = [[]]
     for index, message in enumerate(messages):
@@ -182,8 +170,8 @@ def _known_questions(asked: Sequence[_Turn], logged: Sequence[_Turn], *, whole: 
     Where texts repeat there are several such numbers. The one with the most equal answers counts, then `whole`, then
     the one with the fewest different answers, then the longest.
     """
-    questions = [turn[0][1].digest for turn in asked]
-    lengths = _agreements(questions, [turn[0][1].digest for turn in logged])
+    questions = [turn[0][1].content_digest for turn in asked]
+    lengths = _agreements(questions, [turn[0][1].content_digest for turn in logged])
     answers = list(map(_answer, asked))
     stored_answers = list(map(_answer, logged[-len(asked) :] if asked else ()))
 
@@ -203,18 +191,18 @@ def _known_questions(asked: Sequence[_Turn], logged: Sequence[_Turn], *, whole: 
 
 def _answer(turn: _Turn) -> bytes:
     """Return the digest of the last answer of a turn; empty without an answer."""
-    return next((message.digest for _, message in reversed(turn) if message.is_answer), b"")
+    return next((message.content_digest for _, message in reversed(turn) if message.is_answer), b"")
 
 
-def _in_order(mine: _Turn, theirs: _Turn) -> dict[int, Comparable]:
+def _in_order(mine: _Turn, theirs: _Turn) -> dict[int, EntryMessage]:
     """Return the messages of a batch's turn that the log's turn has in the same order, by index."""
     positions = defaultdict[bytes, deque[int]](deque)
     for position, (_, message) in enumerate(theirs):
-        positions[message.digest].append(position)
-    found = dict[int, Comparable]()
+        positions[message.content_digest].append(position)
+    found = dict[int, EntryMessage]()
     reached = -1
     for index, message in mine:
-        same = positions[message.digest]
+        same = positions[message.content_digest]
         while same and same[0] <= reached:
             same.popleft()
         if same:

@@ -15,13 +15,11 @@ from langchain_core.messages import BaseMessage
 
 from convstore.append.condition import Condition, TailMoved
 from convstore.append.resent import (
-    Comparable,
     Match,
     comparable,
     compare,
     leading_systems,
     parting,
-    stored,
 )
 from convstore.append.trust import read_sent, taken_from
 from convstore.append.writer import Writer
@@ -31,7 +29,7 @@ from convstore.exceptions import (
     ResentHistoryError,
     UntrustedMessageError,
 )
-from convstore.log.entry import Entry, Totals
+from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.messages.filing import is_history
 from convstore.mongo.log import NO_CONTENT
 from convstore.runtime.cache import CachedConversation
@@ -60,7 +58,7 @@ class Decision:
 
     Attributes:
         sent: The messages of the history.
-        batch: Their comparable forms.
+        batch: What is compared of them.
         match: The known ones.
         taken: By index, the messages to write.
         ignored: Names of all other messages.
@@ -68,7 +66,7 @@ class Decision:
     """
 
     sent: Sequence[SentMessage]
-    batch: Sequence[Comparable]
+    batch: Sequence[EntryMessage]
     match: Match
     taken: Mapping[int, BaseMessage]
     ignored: tuple[str, ...] = ()
@@ -106,7 +104,7 @@ class _End(NamedTuple):
         start: The number of the first entry read; 1 if all was read.
     """
 
-    active: Sequence[Comparable] = ()
+    active: Sequence[EntryMessage] = ()
     log: Snapshot | None = None
     start: int = 1
 
@@ -217,7 +215,7 @@ class Resender:
             raise UntrustedMessageError(ignored)
         return Decision(sent, batch, match, taken, ignored, end.tail)
 
-    async def _end(self, cached: CachedConversation, batch: Sequence[Comparable]) -> _End:
+    async def _end(self, cached: CachedConversation, batch: Sequence[EntryMessage]) -> _End:
         """Read the end of the log until it has more questions than the batch; usually one command."""
         questions = _questions(batch)
         tail = cached.tail
@@ -232,9 +230,9 @@ class Resender:
         log = await self._reader.snapshot(
             cached, entries[-1].totals if entries else _NO_LOG, entries
         )
-        active = list[Comparable]()
+        active = list[EntryMessage]()
         while entries:
-            active[:0] = _comparable(log.active.of(entries))
+            active[:0] = _messages(log.active.of(entries))
             start = log.active.end_before(entries[0].number)
             if start <= 1 or _questions(active) > questions:
                 return _End(active, log, start)
@@ -244,7 +242,7 @@ class Resender:
         return _End(active, log)
 
     async def _explained(
-        self, cached: CachedConversation, end: _End, batch: Sequence[Comparable], trust: Trust
+        self, cached: CachedConversation, end: _End, batch: Sequence[EntryMessage], trust: Trust
     ) -> Match:
         """Return the match of a batch that repeats an earlier append with the same ids; refuse any other."""
         if repeated := await self._repeated(cached, end, batch, trust):
@@ -254,13 +252,13 @@ class Resender:
             entries = await self._entries(
                 cached.conversation, before=min(end.start, _BEGINNING + 1), limit=_BEGINNING
             )
-            first = parting(batch, _comparable(end.log.active.of(entries)), exactly=trust.is_all)
+            first = parting(batch, _messages(end.log.active.of(entries)), exactly=trust.is_all)
             found = first if first[0] else found if found[0] else (None, None)
         after_id, before_id = (message.id if message else None for message in found)
         raise HistoryDivergedError(after_id=after_id, before_id=before_id)
 
     async def _repeated(
-        self, cached: CachedConversation, end: _End, batch: Sequence[Comparable], trust: Trust
+        self, cached: CachedConversation, end: _End, batch: Sequence[EntryMessage], trust: Trust
     ) -> Match | None:
         """Return the match of a batch whose messages are stored under their ids, equal and active; else None."""
         start = leading_systems(batch)
@@ -272,12 +270,10 @@ class Resender:
         ids = [message.id for message in sent.values()]
         rows = await self._reader.messages_by_id(cached, ids, retry_if_stale=False)
         found = {
-            index: stored(rows[message.id].message)
-            for index, message in sent.items()
-            if message.id in rows
+            index: rows[message.id].message for index, message in sent.items() if message.id in rows
         }
-        is_same = [message.digest for message in found.values()] == [
-            message.digest for message in sent.values()
+        is_same = [message.content_digest for message in found.values()] == [
+            message.content_digest for message in sent.values()
         ]
         if not is_same or (
             end.log and not all(end.log.active.has(message.ordinal) for message in found.values())
@@ -286,10 +282,9 @@ class Resender:
         return Match(found, start=len(batch), skipped=start)
 
 
-def _comparable(entries: Sequence[Entry]) -> list[Comparable]:
-    """Return the comparable forms of the messages of entries."""
-    return [stored(message) for entry in entries for message in entry.messages]
+def _messages(entries: Sequence[Entry]) -> list[EntryMessage]:
+    return [message for entry in entries for message in entry.messages]
 
 
-def _questions(messages: Sequence[Comparable]) -> int:
+def _questions(messages: Sequence[EntryMessage]) -> int:
     return sum(message.type == "human" for message in messages)

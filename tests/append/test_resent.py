@@ -20,19 +20,30 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from convstore.append.resent import Comparable, comparable, compare, parting
+from convstore.append.resent import comparable, compare, parting
 from convstore.log.comparison import content_digest
+from convstore.log.entry import EntryMessage
 from convstore.messages.values import Codec
 
 CODEC = Codec()
 LETTERS = {"h": "human", "a": "ai", "c": "ai", "t": "tool", "s": "system"}
 
 
-def line(script: str) -> list[Comparable]:
+def line(script: str) -> list[EntryMessage]:
     """A log or a batch: a letter for each message, a digit after it for its text; "c" is an AI message with a call."""
     words = [script[at : at + 2] for at in range(0, len(script), 2)]
     return [
-        Comparable(LETTERS[word[0]], word[0] == "a", word.encode(), f"{index}", index)
+        EntryMessage(
+            index,
+            f"{index}",
+            LETTERS[word[0]],
+            "",
+            b"",
+            0,
+            0,
+            word.encode(),
+            calls=("call",) if word[0] == "c" else (),
+        )
         for index, word in enumerate(words, 1)
     ]
 
@@ -67,11 +78,11 @@ def test_known_questions_end_the_log(batch: str, log: str, exactly: bool) -> Non
         compare(line(batch), line(log), turns=log.count("h"), exactly=exactly),
     )
     pairs = [(sent[index], message) for index, message in sorted(found.matched.items())]
-    assert all(mine.digest == theirs.digest for mine, theirs in pairs)
+    assert all(mine.content_digest == theirs.content_digest for mine, theirs in pairs)
     assert [theirs.ordinal for _, theirs in pairs] == sorted(
         {theirs.ordinal for _, theirs in pairs}
     )
-    asked = [theirs.digest.decode() for _, theirs in pairs if theirs.type == "human"]
+    asked = [theirs.content_digest.decode() for _, theirs in pairs if theirs.type == "human"]
     assert asked == questions(batch)[: len(asked)]
     assert not asked or questions(log)[-len(asked) :] == asked
     possible = [

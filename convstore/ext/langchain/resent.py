@@ -209,7 +209,7 @@ class _Compared:
         log = ["convstore resent", before, self.found.tail.rewind_entry]
         new = list[BaseMessage]()
         for index, message in self.found.taken.items():
-            made_of = [*log, index - last, self.found.batch[index].digest.hex()]
+            made_of = [*log, index - last, self.found.batch[index].content_digest.hex()]
             id_ = str(uuid5(NAMESPACE_OID, json.dumps(made_of)))
             new.append(message.model_copy(update={"id": id_}))
         return ResentInput([*self._left, *new], [*self._removed, *new], self._logged)
