@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from long_first import begin_with_long
 from memory_folder import data_in_memory
 from pymongo import AsyncMongoClient, MongoClient
+from quick_memory import make_quick
 from quick_run import is_quick, is_slow, is_slow_module
 from rewriting import rewrite_before_workers_start
 from routing import Routing
@@ -189,6 +190,12 @@ async def emptied_database(_reused_database: Any) -> AsyncIterator[Any]:
     for name in await _reused_database.list_collection_names():
         if name != "convstore_migrations":
             await _reused_database[name].delete_many({})
+
+
+@pytest.fixture
+def quick_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let databases in memory be quick in a test of thousands of reads."""
+    make_quick(monkeypatch)
 
 
 @pytest.fixture

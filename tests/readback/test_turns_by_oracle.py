@@ -8,14 +8,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from io import BytesIO
-from itertools import islice
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
-from mongomock.collection import Cursor
 from mongomock_motor import AsyncMongoMockClient
 from properties import soaked
 from turn_oracle import ExpectedTurn, Oracle, Said
@@ -28,6 +26,8 @@ from convstore.runtime.clock import Clock
 from convstore.transfer import export_conversations, import_conversations, read_file
 from convstore.types import TurnState
 from convstore.values.append_options import Columns
+
+pytestmark = pytest.mark.usefixtures("quick_memory")
 
 IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]
 CALLS = ("look", "find", "read")
@@ -509,20 +509,6 @@ async def _live(world: World, *, is_followed: bool) -> None:
     async with page.follow(world):
         await world.live(count, page)
         await page.check(world)
-
-
-@pytest.fixture(autouse=True)
-def _limited_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let mongomock stop at the limit of a find: it copies all documents that match, which is most of its time."""
-
-    def limited(cursor: Any, **_: bool) -> list[Any]:
-        if cursor._results is None:
-            end = cursor._skip + cursor._limit if cursor._limit else None
-            cursor._results = list(islice(cursor._factory(), cursor._skip, end))
-        results: list[Any] = cursor._results
-        return results
-
-    monkeypatch.setattr(Cursor, "_compute_results", limited)
 
 
 async def test_a_note_stays_in_an_entry_with_a_question_and_a_late_result() -> None:

@@ -26,6 +26,8 @@ from convstore.types import LogItem
 from convstore.values.log_records import LogChange
 from convstore.values.turns import Verdict
 
+pytestmark = pytest.mark.usefixtures("quick_memory")
+
 SCOPE = {"user_id": "ada", "thread_id": "t"}
 _VERDICTS: tuple[Verdict, ...] = ("approve", "edit", "reject", "respond")
 

@@ -33,6 +33,8 @@ from convstore.transfer.prepare import make_ready
 from convstore.types import LogItem
 from convstore.values.log_records import PlacedItem
 
+pytestmark = pytest.mark.usefixtures("quick_memory")
+
 HEALTHY = {
     "id": "healthy",
     "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],

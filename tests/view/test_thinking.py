@@ -12,6 +12,8 @@ from mongomock_motor import AsyncMongoMockClient
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.types import History
 
+pytestmark = pytest.mark.usefixtures("quick_memory")
+
 MODEL = "claude-opus-5-5"
 PNG = "data:image/png;base64,iVBORw0KGgo="
 
