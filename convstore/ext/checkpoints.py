@@ -268,11 +268,6 @@ async def ended_with(message_id: str) -> bool:
     return False
 
 
-def is_resumed() -> bool:
-    """Return True if the run of the outermost graph goes on from a checkpoint, without an input."""
-    return bool(run_config()[0].get("__pregel_resuming"))
-
-
 class Origins(NamedTuple):
     """Where the messages of a state came from.
 

@@ -21,6 +21,7 @@ from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 from langgraph.errors import GraphBubbleUp
+from langgraph.types import Command
 
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
@@ -66,10 +67,12 @@ class _Run:
         kind: "call" for a Runnable or retriever that was called with its input; "stream" for one that may wait for its
             reader for ever, such as a graph.
         parent: The run that it is a part of.
+        is_resumed: It is that of a graph that goes on from a checkpoint, without an input.
     """
 
     kind: Literal["tool", "node", "call", "stream"]
     parent: UUID | None
+    is_resumed: bool = False
 
 
 class _Runs(BaseCallbackHandler):
@@ -103,6 +106,7 @@ class _Runs(BaseCallbackHandler):
         """Note a graph, a node or another Runnable."""
         if "langgraph_node" not in (metadata or {}):
             self._begin(run_id, parent_run_id, "stream" if _is_streamed(inputs) else "call")
+            self._runs[run_id].is_resumed = inputs is None or isinstance(inputs, Command)
             return
         self._begin(run_id, parent_run_id, "node")
         around = self._runs.get(parent_run_id) if parent_run_id else None
@@ -179,6 +183,10 @@ class _Runs(BaseCallbackHandler):
             found.append(run_id)
             run_id = self._runs[run_id].parent
         return found
+
+    def is_resumed(self) -> bool:
+        """Return True if a graph of the current run goes on from a checkpoint, without an input."""
+        return any(self._runs[run_id].is_resumed for run_id in self.around())
 
     def holder(self, chat: Conversation) -> UUID | None:
         """Return the run with whose end a turn of a conversation is left; None outside of a run.
@@ -257,6 +265,11 @@ _ENDS = _Ends()
 def is_in_run() -> bool:
     """Return True if the current code is a part of a run."""
     return bool(_RUNS.around())
+
+
+def is_resumed() -> bool:
+    """Return True if the current run, or a graph around it, goes on from a checkpoint, without an input."""
+    return _RUNS.is_resumed()
 
 
 async def hold_turn(

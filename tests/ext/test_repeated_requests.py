@@ -274,6 +274,29 @@ async def test_a_graph_that_is_resumed_after_a_plan_goes_on(chat: Conversation) 
     assert [message.text for message in await log_of(chat)] == [TEXT, "A plan.", "They do."]
 
 
+async def test_a_graph_that_waits_after_a_plan_goes_on(chat: Conversation) -> None:
+    """The load node of a run that goes on takes what was said before the pause for no answer."""
+
+    async def wait(_: MessagesState) -> Any:
+        return {"messages": interrupt("?")}
+
+    load, append = load_node(chat.store), append_node(chat.store)
+    steps = [
+        ("load", load),
+        _model("A plan."),
+        ("append", append),
+        ("wait", wait),
+        ("load 2", load),
+    ]
+    steps += [("model 2", _model("They do.")[1]), ("append 2", append)]
+    graph, scope = _graph(*steps, saver=InMemorySaver()), {"configurable": chat.scope}
+    await graph.ainvoke({"messages": [_question()]}, scope)
+    result = await graph.ainvoke(Command(resume=[]), scope)
+    assert result["messages"][-1].text == "They do."
+    assert await _graph_without_an_edge(chat, "They do not.") == "They do."
+    assert [message.text for message in await log_of(chat)] == [TEXT, "A plan.", "They do."]
+
+
 async def test_what_a_graph_says_before_it_loads_is_no_answer(chat: Conversation) -> None:
     """The load node appends what a node said before; a run that died after its answer is answered by it."""
     before, step = _model("A plan."), ("write", _steps(chat, "They do."))
@@ -281,6 +304,53 @@ async def test_what_a_graph_says_before_it_loads_is_no_answer(chat: Conversation
         await _asked(_graph(("plan", before[1]), step, saver=InMemorySaver()), chat) == "They do."
     )
     assert [message.text for message in await log_of(chat)] == [TEXT, "A plan.", "They do."]
+
+
+@pytest.mark.parametrize("has_saver", [False, True])
+async def test_what_a_node_says_as_a_user_belongs_to_the_question(
+    chat: Conversation, has_saver: bool
+) -> None:
+    """A rewritten question or a critique begins no turn: the last answer is that to the question, repeated or not."""
+
+    async def criticise(_: MessagesState) -> Any:
+        return {"messages": [HumanMessage("Be brief.")]}
+
+    load, append = load_node(chat.store), append_node(chat.store)
+    steps = [("load", load), _model("They do, with one half of the brain."), ("append", append)]
+    steps += [("criticise", criticise), ("load 2", load)]
+    steps += [("model 2", _model("They do.")[1]), ("append 2", append)]
+    saver = InMemorySaver() if has_saver else None
+    for _ in range(2):
+        assert await _asked(_graph(*steps, saver=saver), chat) == "They do."
+    assert [len(turn.messages) async for turn in chat.turns()] == [4]
+    next_one = {"messages": [HumanMessage("Why?", id="q2")]}, {"configurable": chat.scope}
+    await _graph(*steps, saver=saver).ainvoke(*next_one)
+    assert [(turn.turn_id, len(turn.messages)) async for turn in chat.turns()] == [
+        ("q1", 4),
+        ("q2", 4),
+    ]
+
+
+async def test_what_a_person_says_in_a_resumed_run_is_the_next_question(chat: Conversation) -> None:
+    """A graph that waits for the next message of its user begins a turn with it, but not while its turn is open."""
+
+    async def listen(_: MessagesState) -> Any:
+        return {"messages": [HumanMessage(interrupt("?"))]}
+
+    load, append = load_node(chat.store), append_node(chat.store)
+    steps = [("load", load), ("which", listen), ("load 1", load), _model("Hm."), ("append", append)]
+    steps += [
+        ("listen", listen),
+        ("load 2", load),
+        ("model 2", _model("Yes.")[1]),
+        ("append 2", append),
+    ]
+    graph, scope = _graph(*steps, saver=InMemorySaver()), {"configurable": chat.scope}
+    await graph.ainvoke({"messages": [_question()]}, scope)
+    for said in ("The grey ones.", "Really?"):
+        await graph.ainvoke(Command(resume=said), scope)
+    turns = [[message.text for message in turn.messages] async for turn in chat.turns()]
+    assert turns == [[TEXT, "The grey ones.", "Hm."], ["Really?", "Yes."]]
 
 
 async def test_an_answer_that_only_the_checkpoint_has_is_the_answer(chat: Conversation) -> None:

@@ -25,7 +25,6 @@ from convstore.ext.checkpoints import (
     find_origins,
     go_back,
     is_addressed,
-    is_resumed,
     may_be_behind,
     owner_of,
 )
@@ -33,7 +32,9 @@ from convstore.ext.langgraph.hearing import Joined, check_entered, join_turn
 from convstore.ext.langgraph.state import (
     ConversationState,
     LoadedView,
+    answer_in,
     asked_again,
+    begin_of,
     for_model,
     loaded_of,
     logged_of,
@@ -42,14 +43,16 @@ from convstore.ext.langgraph.state import (
     removed_by_load,
     stamp_of,
     turn_in,
+    turn_of_run,
     view_of,
 )
 from convstore.ext.run_scope import ScopeChoice, check_choice
-from convstore.ext.run_turns import has_moved, hold_turn, is_in_run
+from convstore.ext.run_turns import has_moved, hold_turn, is_in_run, is_resumed
 from convstore.integration import ResultNumbering, TurnAccess, run_sync
 from convstore.messages.call_ids import with_own_call_ids
-from convstore.messages.filing import ids_of, last_question, last_turn_of, without_marks
+from convstore.messages.filing import ids_of, last_question, without_marks
 from convstore.types import History
+from convstore.values.plain import part_of
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice as check_option
 from convstore.values.stamps import ViewStamp
@@ -292,9 +295,10 @@ class LoadNode(_Node):
         logged: set[str],
         messages: Sequence[BaseMessage],
         answer: AIMessage | None = None,
+        turn_id: str | None = None,
     ) -> LoadedView:
         given = history, self.policy or self.store.policy, frozenset(logged), messages, answer
-        return LoadedView(*given, on_dropped=self.on_dropped)
+        return LoadedView(*given, turn_id=turn_id, on_dropped=self.on_dropped)
 
     async def _work(self, chat: Conversation, state: Any) -> dict[str, Any]:
         found = messages_of(state)
@@ -303,29 +307,29 @@ class LoadNode(_Node):
         logged = logged_of(state)
         history = None if self.append_first else await chat.load_history(self.policy)
         messages, changes, history = await self._where_it_began(chat, found, history)
-        turn_id = last_turn_of(messages)
-        if self.append_first:
-            changes = [*changes, *await self._append_first(chat, messages, logged)]
+        turn_id = await _turn_of(chat, state, messages)
+        if self.append_first and not answer_in(state, turn_id):
+            changes = [*changes, *await self._append_first(chat, messages, logged, turn_id)]
             logged |= ids_of(messages)
         history = history or await chat.load_history(self.policy)
-        answer = await _find_answer(chat, history, messages)
+        answer = await _find_answer(chat, history, messages, turn_id)
         if answer is None and turn_id is not None:
             history = await self._held(chat, turn_id, history)
             # another run may have ended meanwhile
-            answer = await _find_answer(chat, history, messages)
+            answer = await _find_answer(chat, history, messages, turn_id)
         if again := asked_again(history, messages, logged):
             await chat.append(again)  # writes nothing; refuses other content under the same id
         if joined := join_turn(chat):
             joined.redact = self.redact
         logged |= ids_of(messages) & ids_of(history.messages)
-        removed = removed_by_load(messages, logged)
+        removed = removed_by_load(messages, logged, turn_id)
         answers = [answer] if answer and answer.id not in ids_of(messages) else []
         logged |= ids_of(answers)
         kept = ids_of([*messages, *answers]) - ids_of(removed)
         removals = [RemoveMessage(str(each.id)) for each in removed]
         return {
             "messages": [*changes, *removals, *answers],
-            "convstore_view": self._loaded(history, logged, messages, answer),
+            "convstore_view": self._loaded(history, logged, messages, answer, turn_id),
             "convstore_turn": turn_id or "",
             "convstore_logged": {each: each in kept for each in sorted(logged)},
             OWNER: owner_of(chat.scope),
@@ -350,14 +354,17 @@ class LoadNode(_Node):
         return messages, [*changes, *named], history
 
     async def _append_first(
-        self, chat: Conversation, messages: Sequence[BaseMessage], logged: Collection[str]
+        self,
+        chat: Conversation,
+        messages: Sequence[BaseMessage],
+        logged: Collection[str],
+        turn_id: str | None,
     ) -> list[BaseMessage]:
         """Append the messages of a state that are not in the log; return those that this changed."""
         new = [each for each in messages if each.id not in logged]
         if not new:
             return []
         numbered = await _with_numbers(chat, self.numbering, messages, new)
-        turn_id = last_turn_of(messages)
         appended, _ = await _append_named(chat, numbered, turn_id, busy=self.busy)
         held = TurnAccess(chat).held(turn_id)
         answer = held.record.answer if held else None
@@ -397,7 +404,7 @@ class AppendNode(_Node):
         turn_id = turn_in(state, messages)
         joined = await self._joined(chat, turn_id)
         if answer := _answer_before(state, messages, joined):
-            return await _answered(chat, messages, new, answer)
+            return await _answered(chat, messages, new, answer, turn_id)
         if joined:
             new = list(joined.taken(new))
         loaded = loaded_of(state)
@@ -412,7 +419,11 @@ class AppendNode(_Node):
             loaded.entry = entry or loaded.entry
         if joined:
             joined.check()
-        update = {"convstore_logged": [str(message.id) for message in new]}
+        update: dict[str, Any] = {"convstore_logged": [str(message.id) for message in new]}
+        if loaded is None and turn_id is not None:
+            update["convstore_turn"] = (
+                turn_id  # the load node would take a logged question for an old one
+            )
         return {**update, "messages": changed} if changed else update
 
     async def _joined(self, chat: Conversation, turn_id: str | None) -> Joined | None:
@@ -464,14 +475,24 @@ async def _append_named(
     return list(named), entry
 
 
+async def _turn_of(chat: Conversation, state: Any, messages: Sequence[BaseMessage]) -> str | None:
+    """Return `turn_of_run`; in a run that goes on from a checkpoint, the question that it had, if that is not over."""
+    turn_id = turn_of_run(state, messages)
+    before = part_of(state, "convstore_turn")
+    if loaded_of(state) is None and is_resumed() and turn_id != before in ids_of(messages):
+        record = await TurnAccess(chat).record(before)
+        if record and not record.is_finished:
+            return str(before)
+    return turn_id
+
+
 async def _find_answer(
-    chat: Conversation, history: History, messages: Sequence[BaseMessage]
+    chat: Conversation, history: History, messages: Sequence[BaseMessage], question: str | None
 ) -> AIMessage | None:
     """Return the answer that the log had to the question of a state before its run; two commands if the view has both.
 
     What a node said before in this run is no answer yet, nor is it where the run goes on from a checkpoint.
     """
-    question = last_turn_of(messages)
     if question not in ids_of(history.messages[:-1]):
         return None
     turns = TurnAccess(chat)
@@ -487,9 +508,8 @@ def _answer_before(
     state: Any, messages: Sequence[BaseMessage], joined: Joined | None
 ) -> AIMessage | None:
     """Return the answer that the question of a run had before the run; None if the run has it to give."""
-    loaded = loaded_of(state)
-    if loaded is not None:
-        return loaded.answer if loaded.turn_id == turn_in(state, messages) else None
+    if loaded_of(state) is not None:
+        return answer_in(state, turn_in(state, messages))
     answer = joined.held.record.answer if joined else None
     logged = logged_of(state)
     goes_on = any(isinstance(each, AIMessage) and each.id in logged for each in messages)
@@ -501,11 +521,13 @@ async def _answered(
     messages: Sequence[BaseMessage],
     new: Sequence[BaseMessage],
     answer: AIMessage,
+    turn_id: str | None,
 ) -> dict[str, Any]:
     """Return the update of a state whose question had its answer: that takes the place of what was made since."""
-    question = last_question(messages)
-    since = messages if question is None else messages[question + 1 :]
-    if question is not None and messages[question] in new:
+    question = begin_of(turn_id, messages)
+    is_there = last_question(messages) is not None
+    since = messages[question + is_there :]
+    if is_there and messages[question] in new:
         await chat.append(messages[question])  # writes nothing; refuses other content
     left = ids_of(since) & ids_of(new)
     removals = [RemoveMessage(str(each.id)) for each in since if each.id in left]

@@ -66,6 +66,7 @@ class LoadedView(dict[str, Any]):
         messages: Sequence[BaseMessage],
         answer: AIMessage | None = None,
         *,
+        turn_id: str | None = None,
         on_dropped: OnDropped | None = None,
     ) -> None:
         super().__init__()
@@ -75,7 +76,7 @@ class LoadedView(dict[str, Any]):
         self.answer = answer
         self.on_dropped = on_dropped
         self.entry = 0
-        self.turn_id = last_turn_of(messages)
+        self.turn_id = turn_id or last_turn_of(messages)
         whole = [
             *history.messages,
             *(message for message in messages if message.id == self.turn_id),
@@ -189,10 +190,31 @@ def logged_of(state: Any) -> set[str]:
     return set(part_of(state, "convstore_logged") or ())
 
 
+def answer_in(state: Any, turn_id: str | None) -> AIMessage | None:
+    """Return the answer that a load node of this run has found for a question; None without one."""
+    loaded = loaded_of(state)
+    return loaded.answer if loaded is not None and loaded.turn_id == turn_id else None
+
+
+def turn_of_run(state: Any, messages: Sequence[BaseMessage]) -> str | None:
+    """Return the id of the question of a run: the newest one when its first load node ran, or now.
+
+    What a node says later as a user, such as a rewritten question or a critique, belongs to that turn. A run without a
+    question that is new to its thread repeats the last one.
+    """
+    logged = logged_of(state)
+    loaded = loaded_of(state)
+    if loaded is not None and loaded.turn_id in ids_of(messages) | logged:
+        return loaded.turn_id
+    newest = last_turn_of(messages)
+    before = part_of(state, "convstore_turn")
+    return before if newest in logged and before in ids_of(messages) else newest
+
+
 def turn_in(state: Any, messages: Sequence[BaseMessage]) -> str | None:
     """Return the id of the question that messages of a state answer; of one that the state has lost if it is logged."""
     turn = part_of(state, "convstore_turn")
-    return last_turn_of(messages) or (turn if turn in logged_of(state) else None)
+    return turn_of_run(state, messages) or (turn if turn in logged_of(state) else None)
 
 
 def owner_in(state: Any) -> str:
@@ -267,9 +289,17 @@ def compose(
     return fit_for(whole, loaded.policy.rules, dropped)
 
 
-def removed_by_load(messages: Sequence[BaseMessage], logged: Collection[str]) -> list[BaseMessage]:
-    """Return the messages of earlier turns that the log has, which leave the state."""
-    start = last_question(messages) or 0
+def begin_of(turn_id: str | None, messages: Sequence[BaseMessage]) -> int:
+    """Return the index of a question in a state, else of the newest one; 0 without one."""
+    here = (at for at, message in enumerate(messages) if message.id == turn_id)
+    return next(here, last_question(messages) or 0)
+
+
+def removed_by_load(
+    messages: Sequence[BaseMessage], logged: Collection[str], turn_id: str | None
+) -> list[BaseMessage]:
+    """Return the messages of turns before one that the log has, which leave the state."""
+    start = begin_of(turn_id, messages)
     return [message for message in messages[:start] if message.id in logged]
 
 
