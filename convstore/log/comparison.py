@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, Functio
 
 from convstore.log.stored_message import CONTENT_DIGEST_BYTES
 from convstore.messages.encoding import MESSAGE_TYPES, digest_of, fields_of
-from convstore.messages.media import KINDS, block_type
+from convstore.messages.media import KINDS, block_type, read_media
 from convstore.messages.values import Codec
 from convstore.values.json_form import (
     has_few_levels,
@@ -36,29 +36,6 @@ _TEXT_KEYS: Final = {
 }
 _MEDIA_TYPES: Final = KINDS.keys() - {"image_generation_call"} | {"text-plain"}
 """Media that a person can send."""
-_MEDIA_HOLDERS: Final = (
-    "source",
-    "image_url",
-    "input_audio",
-    "file",
-    "image",
-    "audio",
-    "video",
-    "document",
-)
-_MEDIA_DATA: Final = (
-    "base64",
-    "data",
-    "file_data",
-    "bytes",
-    "text",
-    "url",
-    "image_url",
-    "document_url",
-    "file_id",
-    "file_uri",
-    "id",
-)
 # The block's id, and fields that only some providers' clients add.
 _NOT_CONTENT: Final = frozenset(
     {"id", "index", "extras", "cache_control", "citations", "annotations"}
@@ -169,21 +146,11 @@ def _written(block: Any, codec: Codec) -> str:
 
 
 def _data(block: dict[str, Any]) -> str:
-    """Return the data of media as base64, else its address or file id, else ""."""
-    inner = [value for key in _MEDIA_HOLDERS if isinstance(value := block.get(key), dict)]
-    holders = [
-        *inner,
-        *(source for part in inner if isinstance(source := part.get("source"), dict)),
-        block,
-    ]
-    for key in _MEDIA_DATA:
-        for holder in holders:
-            value = holder.get(key)
-            if isinstance(value, bytes) and value:
-                return base64.b64encode(value).decode()
-            if isinstance(value, str) and value:
-                return value.partition(";base64,")[2] if value.startswith("data:") else value
-    return ""
+    """Return the data of media as base64, else its text, its address or file id, else ""."""
+    found = read_media(block)
+    text = block.get("text")
+    held = found.data or (isinstance(text, str) and text) or found.url or found.file_id
+    return base64.b64encode(held).decode() if isinstance(held, bytes) else held
 
 
 def _calls(message: AIMessage, codec: Codec) -> list[list[str]]:

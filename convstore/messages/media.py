@@ -28,8 +28,11 @@ KINDS = {
 }
 """Types of content blocks that hold or name media, with the word for each."""
 _IN_RESULTS = frozenset({"image", "image_url", "document", "file"})
-_HOLDERS = ("source", "image_url", "video_url", "input_audio", "file", "extras", "metadata")
-_DATA = ("base64", "data", "file_data", "result")
+_HOLDERS = (
+    *("source", "image_url", "video_url", "input_audio", "file"),
+    *("image", "audio", "video", "document", "extras", "metadata"),
+)
+_DATA = ("base64", "data", "file_data", "bytes", "result")
 _URLS = ("url", "image_url", "video_url", "file_url", "document_url")
 _NAMES = ("filename", "file_name", "name", "title")
 _MIME_TYPES = ("mime_type", "media_type")

@@ -7,6 +7,7 @@ tell it.
 
 from __future__ import annotations
 
+from operator import is_
 from typing import Any, Final, TypeVar
 
 from langchain_core.messages import BaseMessage
@@ -65,13 +66,9 @@ def with_true_types(message: _Message) -> _Message:
     if type(content) is not list or not any(map(is_media, content)):
         return message
     blocks = [_labelled(block) if is_media(block) else block for block in content]
-    if all(map(_is_same, blocks, content)):
+    if all(map(is_, blocks, content)):
         return message
     return message.model_copy(update={"content": blocks})
-
-
-def _is_same(made: Any, block: Any) -> bool:
-    return made is block
 
 
 def _labelled(block: dict[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Joined:
 
     chat: Conversation
     held: HeldTurn
-    redact: Callable[[str], str] | None
+    redact: Callable[[str], str] | None = None
     said: set[str] = field(default_factory=set)
     calls: dict[UUID, object] = field(default_factory=dict)
 
@@ -97,7 +97,7 @@ def check_entered(chat: Conversation) -> None:
     """Raise an error if the turn that the caller of a graph entered is to be stopped, or was taken over."""
     held = TurnAccess(chat).held()
     if held is not None:
-        Joined(chat, held, None).check()
+        Joined(chat, held).check()
 
 
 def join_turn(chat: Conversation, *turn_ids: str | None) -> Joined | None:
@@ -105,7 +105,7 @@ def join_turn(chat: Conversation, *turn_ids: str | None) -> Joined | None:
     held = TurnAccess(chat).held(*turn_ids)
     if held is None:
         return None
-    joined: Joined = held.notes.setdefault(Joined, Joined(chat, held, None))
+    joined: Joined = held.notes.setdefault(Joined, Joined(chat, held))
     return joined
 
 

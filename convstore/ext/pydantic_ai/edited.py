@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import is_
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -98,12 +99,8 @@ def _inserted(message: Inserted) -> ModelMessage:
 
 def _with_parts(message: Any, parts: Sequence[Any]) -> Any:
     """Return a message with these parts; the same object if it has them."""
-    is_same = len(parts) == len(message.parts) and all(map(_is, parts, message.parts))
+    is_same = len(parts) == len(message.parts) and all(map(is_, parts, message.parts))
     return message if is_same else replace(message, parts=parts)
-
-
-def _is(part: Any, other: Any) -> bool:
-    return part is other
 
 
 def _with_call(part: Any, edits: RequestEdits, logged: BaseMessage | None) -> Any:
