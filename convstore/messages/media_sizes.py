@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 from langchain_core.messages import BaseMessage
 
 from convstore.messages.media import KINDS, data_bytes, is_media, read_media
+from convstore.messages.media_types import true_type
 
 MediaKind: TypeAlias = Literal[
     "image", "thumbnail", "pdf", "scan", "text", "file", "audio", "video"
@@ -143,17 +144,17 @@ def media_size(block: Any) -> MediaSize | None:
     kind = _kind(block, media.mime_type)
     if not length:
         return MediaSize(_detail(block) if kind == "image" else kind, 0)
-    head = _decoded(data, _START)
-    if head.startswith(b"%PDF"):
+    mime_type = true_type(data)
+    if mime_type == "application/pdf":
         return _pdf(_decoded(data, _MOST_OF_PDF), length, data_bytes(data))
-    if kind == "image" or _is_image(head):
+    if kind == "image" or mime_type:
         shape = pixels_of(_decoded(data, _HEAD)) or ()
         return MediaSize(_detail(block), length, shape)
     size = data_bytes(data)
     if kind == "file":
         is_text = media.mime_type.startswith("text/")
         return MediaSize("text", size) if is_text else _file(size, length)
-    seconds = _seconds(data, head, size) if kind == "audio" else size / VIDEO_BYTES
+    seconds = _seconds(data, size) if kind == "audio" else size / VIDEO_BYTES
     return MediaSize(kind, length, (math.ceil(seconds * 1_000),))
 
 
@@ -213,11 +214,6 @@ def _decoded(data: str | bytes, most: int, start: int = 0) -> bytes:
     except (binascii.Error, ValueError):
         return b""
     return found[start % 3 : start % 3 + most]
-
-
-def _is_image(head: bytes) -> bool:
-    is_webp = head.startswith(b"RIFF") and head[8:12] == b"WEBP"
-    return is_webp or head.startswith((b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"\xff\xd8\xff"))
 
 
 def pixels_of(data: bytes) -> tuple[int, int] | None:
@@ -352,8 +348,9 @@ def _pages_in(data: bytes) -> tuple[int, int]:
     return pages, max(counts)
 
 
-def _seconds(data: str | bytes, head: bytes, size: int) -> float:
+def _seconds(data: str | bytes, size: int) -> float:
     """Return the length of a WAV or an MP3 by its headers, of other audio by a usual rate."""
+    head = _decoded(data, _START)
     if head.startswith(b"RIFF") and head[8:12] == b"WAVE":
         found = _wav_seconds(_decoded(data, _HEAD), size)
     else:

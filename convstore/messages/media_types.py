@@ -7,6 +7,7 @@ tell it.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from operator import is_
 from typing import Any, Final, TypeVar
 
@@ -23,6 +24,7 @@ _STARTS: Final = {
     "JVBERi": "application/pdf",
 }
 """The first Base64 characters of each format, and its type."""
+_HEAD_BYTES: Final = 12
 _LABELS: Final = ("mime_type", "media_type")
 _DATA: Final = ("base64", "data")
 _HOLDERS: Final = ("source", "image_url", "file")
@@ -32,12 +34,14 @@ _OTHER_NAMES: Final = {"document": "image", "file": "image", "image": "file"}
 """Names of blocks that hold images or files alike, with the other name of each."""
 
 
-def true_type(data: str) -> str:
-    """Return the type of an image or a PDF from the beginning of its Base64, "" for other data.
+def true_type(data: str | bytes) -> str:
+    """Return the type of an image or a PDF from the beginning of its bytes or their Base64, "" for other data.
 
     >>> true_type("/9j/4AAQSkZJRg=="), true_type("JVBERi0xLjQ="), true_type("QUJD")
     ('image/jpeg', 'application/pdf', '')
     """
+    if isinstance(data, bytes):
+        data = b64encode(data[:_HEAD_BYTES]).decode()
     if data.startswith("UklGR") and data[11:16] == "XRUJQ":
         return "image/webp"
     return next((kind for start, kind in _STARTS.items() if data.startswith(start)), "")
@@ -74,7 +78,7 @@ def with_true_types(message: _Message) -> _Message:
 def _labelled(block: dict[str, Any]) -> dict[str, Any]:
     """Return a media block with the type of its bytes on its label; the same object if it has that."""
     data = read_media(block).data
-    mime_type = true_type(data) if isinstance(data, str) else ""
+    mime_type = "" if isinstance(data, bytes) else true_type(data)
     if not mime_type:
         return block
     made = _with_label(block, mime_type)

@@ -7,22 +7,15 @@ it may hold a script. Images that a block only names by an address are not loade
 from __future__ import annotations
 
 import base64
-import re
 from typing import Any
 
 from langchain_core.messages import BaseMessage
 
 from convstore.messages.media import KINDS, block_type, read_media
+from convstore.messages.media_types import true_type
 
 _MAX_CHARACTERS = 7_000_000
 """Maximum length of an image in Base64, about 5 MB."""
-
-_TYPES = {
-    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
-    "image/jpeg": re.compile(rb"\xff\xd8\xff"),
-    "image/gif": re.compile(rb"GIF8[79]a"),
-    "image/webp": re.compile(rb"RIFF....WEBP", re.DOTALL),
-}
 
 
 def is_image(block: dict[str, Any]) -> bool:
@@ -34,7 +27,8 @@ def image_in(message: BaseMessage, number: int) -> tuple[bytes, str]:
     """Return the image in a content block of a message, counted from 1, with its type; an empty type for none."""
     block = _images_in(message).get(number)
     data = _bytes_in(block) if block else b""
-    return data, next((name for name, beginning in _TYPES.items() if beginning.match(data)), "")
+    mime_type = true_type(data)
+    return data, mime_type if mime_type.startswith("image/") else ""
 
 
 def image_numbers(message: BaseMessage) -> list[int]:
