@@ -303,8 +303,9 @@ class Retention:
         pruned: bool = False,
         is_alone: bool = False,
     ) -> ErasureReceipt:
-        """Delete a conversation and those of its sub-agents, unless it `is_alone`, or count what that would remove.
+        """Delete a conversation and what belongs to it, or count what that would remove.
 
+        That is conversations of sub-agents and logs that repairs replaced, unless it `is_alone`: others count them.
         It stays if another process deleted it first or, when pruning, if it was written to meanwhile.
         """
         if not dry_run and not await self._mark(head, pruned=pruned):
@@ -312,11 +313,13 @@ class Retention:
         documents = await self._documents(head.conversation, dry_run=dry_run)
         counted = {"conversations": 1, "sub_agents": int(PATH in head.scope)}
         own = documents.model_copy(update=counted)
+        if is_alone:
+            return own
         for log in await self._replaced(head):
             if not dry_run:
                 await self.tombstones.end_replaced(log, sweep_after=_SWEEP_AFTER, pruned=pruned)
             own = _sum(own, await self._documents(log, dry_run=dry_run))
-        if head.has_children and not is_alone:
+        if head.has_children:
             own = _sum(own, await self._end_children(head.conversation, dry_run=dry_run))
         return own
 
