@@ -35,7 +35,7 @@ from convstore.sources.stub import named_sources, stub_of
 from convstore.values.json_form import new_model
 from convstore.values.models import Receipt
 from convstore.values.scope import id_problem
-from convstore.values.stamps import write_stamp
+from convstore.values.stamps import ViewStamp, write_stamp
 
 _NO_QUESTIONS: Mapping[str, int] = {}
 
@@ -69,7 +69,8 @@ def compose(
     running = RunningTotals(after, max(after.sources_through, numbering.highest))
     messages = list[EntryMessage]()
     sources = list[EntrySource]()
-    stamped = _stamped(batch)
+    stamp = batch.options.stamp
+    request = None
     asked = dict(questions)
     for ordinal, prepared in enumerate(batch.prepared, after.messages + 1):
         known = _named_turn(batch, prepared, ordinal, asked)
@@ -79,7 +80,9 @@ def compose(
             _number(source, running, numbering, taken)
         _set_place(prepared, batch, ordinal, followed, added_to=result_id)
         message = prepared.stored
-        _set_seen(message, batch, is_stamped=message.id == stamped)
+        if stamp and message.is_reply:  # the first one
+            request = _stamp(prepared, stamp)
+            stamp = None
         if message.begins_turn:
             asked[message.id] = ordinal
         running.add_size(message)
@@ -89,7 +92,7 @@ def compose(
     facts = batch.facts
     if event := EVENT.among(facts):
         facts = EVENT.put(event._replace(question=asked.get(event.turn, 0)), facts)
-    if request := _request_of(batch, stamped):
+    if request:
         facts = THINKING.put(request, facts)
     if batch.items:
         if after.link and not (messages or batch.reserve or facts):
@@ -119,32 +122,14 @@ def _log_uncalled(messages: Sequence[EntryMessage]) -> None:
         _LOGGER.debug("results without a call, which views leave out: %s", ", ".join(ids))
 
 
-def _stamped(batch: Batch) -> str:
-    """Return the id of the message that gets the stamp of a batch, the first that a model wrote; "" for none."""
-    if batch.options.stamp is None:
-        return ""
-    said = (new for new in batch.prepared if new.message.type == "ai" and not _added_to(batch, new))
-    return next((new.stored.id for new in said), "")
-
-
-def _request_of(batch: Batch, stamped: str) -> Thinking | None:
-    """Return the request of the stamped answer, if its thinking is bound to what it was shown."""
-    stamp = batch.options.stamp
-    if stamp is None or not stamp.digest:
+def _stamp(prepared: Prepared, stamp: ViewStamp) -> Thinking | None:
+    """Set the stamp of an answer, and what its model was shown; return the request if its thinking is bound to that."""
+    message = prepared.stored
+    message.stamp = write_stamp(stamp)
+    message.saw = saw_of(message.ordinal, stamp)
+    if not stamp.digest or not has_bound_thinking(prepared.message):
         return None
-    said = next((new.message for new in batch.prepared if new.stored.id == stamped), None)
-    if said is None or not has_bound_thinking(said):
-        return None
-    return Thinking(stamped, stamp.messages, stamp.digest, stamp.thinking_through)
-
-
-def _set_seen(message: EntryMessage, batch: Batch, *, is_stamped: bool) -> None:
-    """Set the stamp of an AI message, and what its model was shown, if the batch says it."""
-    if is_stamped and batch.options.stamp:
-        message.stamp = write_stamp(batch.options.stamp)
-        message.saw = saw_of(message.ordinal, batch.options.stamp)
-    elif message.saw and (columns := batch.options.columns.get(message.id)):
-        message.saw = max(1, message.ordinal - 1 - columns.unseen)
+    return Thinking(message.id, stamp.messages, stamp.digest, stamp.thinking_through)
 
 
 def _placed(item: PreparedItem, after: Totals, last_active: int) -> EntryItem:
@@ -223,7 +208,9 @@ def _set_place(
     message.turn = followed.turn
     message.calls = followed.results
     message.answers = added_to or followed.call.result
-    message.saw = saw_of(ordinal) if message.type == "ai" and not added_to else 0
+    message.saw = saw_of(ordinal) if message.is_reply else 0
+    if message.saw and (columns := batch.options.columns.get(message.id)):
+        message.saw = max(1, message.saw - columns.unseen)
     if isinstance(prepared.message, ToolMessage):
         _set_result(prepared, prepared.message, batch, followed.call)
     message.is_named = is_named(message.type, message.view_tokens, message.tool)
