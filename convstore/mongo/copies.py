@@ -60,7 +60,7 @@ class Copies:
         """
         keys = set[str]()
 
-        def note_chunks(document: Document, _: str) -> dict[str, Any]:
+        def note_chunks(document: Document) -> dict[str, Any]:
             keys.update(_chunks_of(source, document))
             return {}
 
@@ -81,7 +81,7 @@ class Copies:
         if keys:  # nearly all of the range, as tokens begin with the time
             chunks = within(source, min(keys), f"{max(keys)}$")
             await _copy(
-                self._raw_log, chunks, target, lambda chunk, _: {} if chunk["_id"] in keys else None
+                self._raw_log, chunks, target, lambda chunk: {} if chunk["_id"] in keys else None
             )
 
     async def annotations(self, source: str, target: str, *, through: int) -> None:
@@ -91,7 +91,7 @@ class Copies:
             self._annotations,
             within(source, *keys),
             target,
-            lambda document, _: _moved_annotation(document, target, document["ordinal"]),
+            lambda document: _moved_annotation(document, target, document["ordinal"]),
         )
 
     async def has_annotations(self, source: str, *, since: datetime) -> bool:
@@ -153,7 +153,7 @@ async def _copy(
     collection: Collection,
     query: Document,
     target: str,
-    changes: Callable[[Document, str], dict[str, Any] | None],
+    changes: Callable[[Document], dict[str, Any] | None],
 ) -> int:
     """Copy documents with some changes, except where they are None; return how many were copied, or had been."""
     batch = list[dict[str, Any]]()
@@ -170,7 +170,7 @@ async def _copy(
     async with aclosing(collection.each(query, order=BY_KEY)) as documents:
         async for document in documents:
             key = f"{target}{str(document['_id'])[len(document['conversation']) :]}"
-            if (changed := changes(document, key)) is not None:
+            if (changed := changes(document)) is not None:
                 batch.append({**document, "_id": key, "conversation": target, **changed})
                 copied += 1
                 size += len(getattr(document, "raw", b""))

@@ -20,7 +20,6 @@ from convstore.log.entry import RULES, Entry, EntryMessage, EntrySource, Totals
 from convstore.log.facts.branch import BRANCH, own_totals
 from convstore.log.facts.event import EVENT
 from convstore.log.facts.standing import branched_after
-from convstore.log.facts.table import each
 from convstore.log.rewind import OF_ACTIVE, continued
 from convstore.log.stored_message import read_message, stamp_of, stub_again
 from convstore.log.totals import (
@@ -79,12 +78,6 @@ def check_entry(
     if len({message.id for message in entry.messages}) < len(entry.messages):
         problems.append(("message", "two messages have the same id"))
     return problems, list(decoded.values()) if len(decoded) == len(entry.messages) else None
-
-
-def fact_problems(entry: Entry, payloads: Mapping[str, str], *, codec: Codec) -> Iterator[str]:
-    """Yield the problems of an entry's facts; `payloads` are those that could be read, by the names that kinds give."""
-    for kind, value in each(entry.facts):
-        yield from kind.problems(value, entry, payloads, codec)
 
 
 def check_totals(

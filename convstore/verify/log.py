@@ -34,7 +34,6 @@ from convstore.verify.entry import (
     branch_problem,
     check_entry,
     check_totals,
-    fact_problems,
 )
 from convstore.verify.findings import ORPHAN_AGE, Subject, problem_of
 
@@ -213,14 +212,14 @@ class LogCheck:
         return {id_: text for id_, text in found.items() if text is not None}
 
     async def _check_facts(self, entry: Entry, key: str) -> None:
-        payloads = dict[str, str]()
         for kind, value in each(entry.facts):
+            payloads = dict[str, str]()
             for name, ref in kind.payloads(value):
                 text = await self._payload(entry, name, ref)
                 if text is not None:
                     payloads[name] = text
-        for problem in fact_problems(entry, payloads, codec=self.subject.codec):
-            self._report("checksum", key, problem)
+            for problem in kind.problems(value, entry, payloads, self.subject.codec):
+                self._report("checksum", key, problem)
 
     async def _payload(self, entry: Entry, name: str, ref: PayloadRef) -> str | None:
         conversation = self.subject.conversation
