@@ -36,11 +36,11 @@ from convstore.values.json_form import new_model
 from convstore.values.models import HistoryReport
 from convstore.values.policy import HistoryPolicy, view_key
 from convstore.values.stamps import Stamper
+from convstore.view.active_rows import ActiveRows
 from convstore.view.decoder import Decoder, payloads_needed
 from convstore.view.media import BYTES_PER_TOKEN
-from convstore.view.render import NOTE_RESULTS, View
+from convstore.view.render import NOTE_RESULTS, View, stamper
 from convstore.view.rule import Decision
-from convstore.view.view import ActiveRows, decision_of, has_enough, stamper, view_of
 from convstore.wire.history import History
 
 _FIRST_ENTRIES = 4
@@ -306,7 +306,7 @@ class Load(ActiveRows):
         while not self._has_enough():
             await self.read_more()
         await self.read_beginning()
-        return decision_of(self, self.decoder(), self.record.marks)
+        return self.decision(self.decoder(), self.record.marks)
 
     async def read_more(self) -> None:
         """Read entries before those that were read, but none before those that the view needs."""
@@ -340,7 +340,7 @@ class Load(ActiveRows):
             return True
         # Positions after a summary are unknown if another counter measured the summarised messages.
         is_counted = self.summary is None or self.summary.counter == self.reader.counter.name
-        return bool(self.rows) and is_counted and has_enough(self, self.decoder())
+        return bool(self.rows) and is_counted and self.has_enough(self.decoder())
 
     def decoder(self) -> Decoder:
         """Return what restores the messages of the view."""
@@ -363,7 +363,7 @@ class Load(ActiveRows):
         decoder.payloads = payloads
         new = [row.message for row in rows if row.message.kept is None]
         return await run_in_thread_if_long(
-            lambda: view_of(self, decision, decoder), characters=characters_of(new, payloads)
+            lambda: self.view(decision, decoder), characters=characters_of(new, payloads)
         )
 
     async def _read_payloads(

@@ -26,8 +26,8 @@ from convstore.values.policy import HistoryPolicy, view_key
 from convstore.values.scope import Scope
 from convstore.view.load import Load, differs, entries_needed, is_continued_by
 from convstore.view.load_log import LoadLog
+from convstore.view.render import stamper
 from convstore.view.rule import Decision
-from convstore.view.view import stamper
 from convstore.wire.history import History
 
 _TRIES = 4

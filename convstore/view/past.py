@@ -32,8 +32,8 @@ from convstore.values.scope import Scope, check_id, check_number
 from convstore.values.stamps import VIEW_FORMAT, ViewMarks, ViewStamp, check_stamp
 from convstore.view.load import Load, entries_needed
 from convstore.view.reasons import reasons_of
+from convstore.view.render import stamper
 from convstore.view.rule import Decision
-from convstore.view.view import past_decision, stamper
 from convstore.wire.history import History, PastView
 
 _MAX_REASONS = 500
@@ -288,7 +288,7 @@ async def _rendered(load: Load, marks: ViewMarks) -> Decision:
     ):
         await load.read_more()
     await load.read_beginning()
-    return past_decision(load, load.decoder(), marks)
+    return load.past_decision(load.decoder(), marks)
 
 
 def check_moment(at: object) -> Moment:

@@ -1,4 +1,4 @@
-"""Builds the view: the list of messages that a model gets.
+"""Builds the view: the list of messages that a model gets, and the stamp that identifies it.
 
 A note replaces the turns that are left out, and `tool_calls.pair` makes the list acceptable to any provider. The caller
 reads the payloads that `payloads_needed` names and gives the decoder their texts.
@@ -6,8 +6,10 @@ reads the payloads that `payloads_needed` names and gives the decoder their text
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 
@@ -15,11 +17,13 @@ from convstore.log.entry import EntryMessage
 from convstore.log.rows import Row, is_hidden
 from convstore.log.stored_message import Shown
 from convstore.log.summary import NamedResult, how_to_read
-from convstore.messages.provenance import kind_of, mark
+from convstore.messages.encoding import digest_of_messages
+from convstore.messages.provenance import PARTS, kind_of, mark, parts_of
 from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.tool_calls import Pairing, calls_of, pair, without_orphans
 from convstore.values.json_form import sendable_message
 from convstore.values.policy import HistoryPolicy
+from convstore.values.stamps import Stamper, ViewParts, ViewStamp, changed_options
 from convstore.view.decoder import FINISHED, WHOLE, Decoder, Showing
 from convstore.view.provider_rules import made_for, with_original_ids
 from convstore.wire.requests import Dropped
@@ -250,3 +254,42 @@ def _with_unique_ids(
         if id_ != message.id and message.id is not None:
             unique[index] = message.model_copy(update={"id": id_})
     return unique
+
+
+def stamper(conversation: str, policy: HistoryPolicy, **identity: Any) -> Stamper:
+    """Return the function that makes the stamp of a view with this identity; it can be pickled."""
+    return partial(_stamp, conversation_id=conversation, policy=policy, **identity)
+
+
+def _stamp(
+    messages: Sequence[BaseMessage],
+    added: Sequence[int] | None,
+    open_turn: str,
+    *,
+    policy: HistoryPolicy,
+    sizes: Sequence[int] = (),
+    smaller: Collection[str] = (),
+    tokens: int = 0,
+    **identity: Any,
+) -> ViewStamp:
+    """Return the stamp; its digest and the sizes of its parts are computed only if a stamp is asked for.
+
+    `added` are the sizes of the last messages, which the view of `sizes` does not have; None if they are not known.
+    """
+    if added is not None:
+        sizes = [*sizes[: len(messages) - len(added)], *added]
+        tokens = sum(sizes)
+    sums = dict.fromkeys(PARTS, 0)
+    parts = parts_of(messages[: len(sizes)], smaller, current=open_turn)
+    for part, size in zip(parts, sizes, strict=False):
+        sums[part] += size
+    digest = digest_of_messages(messages)
+    options = changed_options(policy)
+    return ViewStamp(
+        digest=digest,
+        messages=len(messages),
+        policy=options,
+        parts=ViewParts(**sums),
+        tokens=tokens,
+        **identity,
+    )

@@ -34,10 +34,10 @@ from convstore.messages.tokens import TokenCounter, approximate_tokens, named
 from convstore.messages.values import Codec
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewMarks
+from convstore.view.active_rows import ActiveRows
 from convstore.view.decoder import Decoder, payloads_needed
 from convstore.view.render import NOTE_RESULTS, View
 from convstore.view.rule import Decision
-from convstore.view.view import ActiveRows, decision_of, has_enough, past_decision, view_of
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -316,9 +316,9 @@ class PureLog:
             and active.rows[active.begin :][:1]
             and record[0] >= active.rows[0].message.ordinal
         )
-        if not is_read and not has_enough(active, decoder):
+        if not is_read and not active.has_enough(decoder):
             return None
-        return decision_of(active, decoder, record)
+        return active.decision(decoder, record)
 
     def start(self, policy: HistoryPolicy, record: tuple[int, int, int] = (1, 0, 0)) -> int:
         """Ordinal of the first message of the view after the leading system messages."""
@@ -337,11 +337,11 @@ class PureLog:
         active, decoder = self._active(), self._decoder(policy)
         needed = payloads_needed(active.rows[decision.begin :], decision.shown, policy)
         decoder.payloads = {id_: self.payloads[id_][: ref.ends[-1]] for id_, ref in needed}
-        return view_of(active, decision, decoder)
+        return active.view(decision, decoder)
 
     def again(self, policy: HistoryPolicy, marks: ViewMarks) -> View:
         """The view that a stamp with these marks gives."""
-        return self.rendered(policy, past_decision(self._active(), self._decoder(policy), marks))
+        return self.rendered(policy, self._active().past_decision(self._decoder(policy), marks))
 
     def payloads_needed(self, policy: HistoryPolicy) -> list[tuple[str, PayloadRef]]:
         """The payloads that the view of the whole log needs, with the ids of their messages."""

@@ -16,7 +16,7 @@ from strategies import PureLog, Round, log_of, policies, turn, turns
 
 from convstore import HistoryPolicy
 from convstore.log.rows import Row, is_finished, rows_of
-from convstore.view import view as views
+from convstore.view import active_rows as views
 from convstore.view.render import View
 from convstore.view.rule import Decision, _Choice
 

@@ -1,16 +1,13 @@
-"""Makes a view from the active messages at the end of a log.
+"""The active messages at the end of a log, from which a view is decided and made.
 
-Loads and past views use it. The caller reads rows until `is_enough` says so, decides, and then reads the payloads that
-`decoder.payloads_needed` names for the rows shown. Stamps identify views.
+`load` reads rows until `has_enough` says so, decides, and then reads the payloads that `decoder.payloads_needed` names.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 
 from langchain_core.messages import BaseMessage
 
@@ -19,11 +16,9 @@ from convstore.log.rows import Row, leading_system
 from convstore.log.state import LeftOut
 from convstore.log.stored_message import Look, Shown
 from convstore.log.summary import SummaryRecord
-from convstore.messages.encoding import digest_of_messages
-from convstore.messages.provenance import PARTS, mark, parts_of
+from convstore.messages.provenance import mark
 from convstore.messages.tokens import TokenCounter, count
-from convstore.values.policy import HistoryPolicy
-from convstore.values.stamps import Stamper, ViewMarks, ViewParts, ViewStamp, changed_options
+from convstore.values.stamps import ViewMarks
 from convstore.view.decoder import Decoder
 from convstore.view.render import NOTE_RESULTS, View, build_view, make_note
 from convstore.view.rule import Decision, decide, is_enough, render
@@ -110,100 +105,56 @@ class ActiveRows:
             self.kept_notes[key] = message, Look(count(counter, message))
         return self.kept_notes[key]
 
+    def _sized(self, decoder: Decoder, *, start: int | None = None) -> SizedLog:
+        """Return the turns from a start on, or the first whole one, with their sizes under the decoder's policy."""
+        counter = decoder.counter
+        begin = self.begin if start is None else self._row_of(start)
+        fixed = sum(count(counter, message) for message in self.summary_messages)
+        fixed += sum(message.tokens for message in self.system or ())
+        return SizedLog(self.rows, decoder, begin=begin, fixed=fixed)
 
-def sized(active: ActiveRows, decoder: Decoder, *, begin: int) -> SizedLog:
-    """Return the turns from a row on with their sizes under the decoder's policy."""
-    counter = decoder.counter
-    fixed = sum(count(counter, message) for message in active.summary_messages)
-    fixed += sum(message.tokens for message in active.system or ())
-    return SizedLog(active.rows, decoder, begin=begin, fixed=fixed)
+    def has_enough(self, decoder: Decoder) -> bool:
+        """Return True if a view without a record can be decided without earlier rows."""
+        return self.is_complete or is_enough(self._sized(decoder))
 
+    def decision(self, decoder: Decoder, record: tuple[int, int, int]) -> Decision:
+        """Decide what a view shows, given the start and the two marks of the policy's record."""
+        log = self._sized(decoder, start=record[0])
 
-def has_enough(active: ActiveRows, decoder: Decoder) -> bool:
-    """Return True if a view without a record can be decided without earlier rows."""
-    return active.is_complete or is_enough(sized(active, decoder, begin=active.begin))
+        def note(index: int, left: Sequence[range]) -> int:
+            made = self.note(index, left, decoder.counter)
+            return made[1].tokens or 0 if made else 0
 
+        return decide(log, record, note)
 
-def decision_of(active: ActiveRows, decoder: Decoder, record: tuple[int, int, int]) -> Decision:
-    """Decide what a view shows, given the start and the two marks of the policy's record."""
-    log = sized(active, decoder, begin=_begin(active, record[0]))
+    def past_decision(self, decoder: Decoder, marks: ViewMarks) -> Decision:
+        """Return the decision of a past view from the marks in its stamp."""
+        return render(self._sized(decoder, start=marks.start), marks)
 
-    def note(index: int, left: Sequence[range]) -> int:
-        made = active.note(index, left, decoder.counter)
-        return made[1].tokens or 0 if made else 0
+    def _row_of(self, start: int) -> int:
+        """Return the row at which a start is, or the first whole turn after it."""
+        index = bisect_left(self.rows, start, key=lambda row: row.message.ordinal)
+        is_here = (
+            not self.is_complete
+            and index < len(self.rows)
+            and self.rows[index].message.ordinal == start
+        )
+        return index if is_here else max(self.begin, index)
 
-    return decide(log, record, note)
-
-
-def past_decision(active: ActiveRows, decoder: Decoder, marks: ViewMarks) -> Decision:
-    """Return the decision of a past view from the marks in its stamp."""
-    return render(sized(active, decoder, begin=_begin(active, marks.start)), marks)
-
-
-def _begin(active: ActiveRows, start: int) -> int:
-    """Return the row at which a start is, or the first whole turn after it."""
-    index = bisect_left(active.rows, start, key=lambda row: row.message.ordinal)
-    is_here = (
-        not active.is_complete
-        and index < len(active.rows)
-        and active.rows[index].message.ordinal == start
-    )
-    return index if is_here else max(active.begin, index)
-
-
-def view_of(active: ActiveRows, decision: Decision, decoder: Decoder) -> View:
-    """Make the view of a decision; see `render.build_view`. Equal arguments give equal views."""
-    notes: list[Shown] = [(message, Look(None)) for message in active.summary_messages]
-    if note := active.note(decision.begin, decision.left, decoder.counter):
-        # `deep` takes six times as long
-        own = {
-            "additional_kwargs": mark("note"),
-            "response_metadata": {},
-        }
-        notes.append((note[0].model_copy(update=own), note[1]))
-    rows = active.rows[decision.begin :]
-    view = build_view(
-        rows, decision.shown, decoder=decoder, system=active.system or (), notes=notes
-    )
-    marks = decision.marks
-    is_cut = bool(notes or marks.short_through or marks.stubs_through)
-    return with_bound_thinking(view, rows, decoder.counter, is_cut=is_cut)
-
-
-def stamper(conversation: str, policy: HistoryPolicy, **identity: Any) -> Stamper:
-    """Return the function that makes the stamp of a view with this identity; it can be pickled."""
-    return partial(_stamp, conversation_id=conversation, policy=policy, **identity)
-
-
-def _stamp(
-    messages: Sequence[BaseMessage],
-    added: Sequence[int] | None,
-    open_turn: str,
-    *,
-    policy: HistoryPolicy,
-    sizes: Sequence[int] = (),
-    smaller: Collection[str] = (),
-    tokens: int = 0,
-    **identity: Any,
-) -> ViewStamp:
-    """Return the stamp; its digest and the sizes of its parts are computed only if a stamp is asked for.
-
-    `added` are the sizes of the last messages, which the view of `sizes` does not have; None if they are not known.
-    """
-    if added is not None:
-        sizes = [*sizes[: len(messages) - len(added)], *added]
-        tokens = sum(sizes)
-    sums = dict.fromkeys(PARTS, 0)
-    parts = parts_of(messages[: len(sizes)], smaller, current=open_turn)
-    for part, size in zip(parts, sizes, strict=False):
-        sums[part] += size
-    digest = digest_of_messages(messages)
-    options = changed_options(policy)
-    return ViewStamp(
-        digest=digest,
-        messages=len(messages),
-        policy=options,
-        parts=ViewParts(**sums),
-        tokens=tokens,
-        **identity,
-    )
+    def view(self, decision: Decision, decoder: Decoder) -> View:
+        """Make the view of a decision; see `render.build_view`. Equal arguments give equal views."""
+        notes: list[Shown] = [(message, Look(None)) for message in self.summary_messages]
+        if note := self.note(decision.begin, decision.left, decoder.counter):
+            # `deep` takes six times as long
+            own = {
+                "additional_kwargs": mark("note"),
+                "response_metadata": {},
+            }
+            notes.append((note[0].model_copy(update=own), note[1]))
+        rows = self.rows[decision.begin :]
+        view = build_view(
+            rows, decision.shown, decoder=decoder, system=self.system or (), notes=notes
+        )
+        marks = decision.marks
+        is_cut = bool(notes or marks.short_through or marks.stubs_through)
+        return with_bound_thinking(view, rows, decoder.counter, is_cut=is_cut)
