@@ -7,7 +7,9 @@ it reads payloads.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -22,14 +24,17 @@ from convstore.runtime.cache import CachedConversation, LoadedEnd
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import Snapshot
 from convstore.values.models import HistoryReport
+from convstore.values.plain import counted
 from convstore.values.policy import HistoryPolicy, view_key
 from convstore.values.scope import Scope
+from convstore.values.stamps import ViewStamp, break_between
 from convstore.view.load import Load, differs, entries_needed, is_continued_by
-from convstore.view.load_log import LoadLog
 from convstore.view.render import stamper
 from convstore.view.rule import Decision
 from convstore.wire.history import History
 
+_LOGGER = logging.getLogger("convstore")
+_MOST_STAMPS = 1_000
 _TRIES = 4
 _MAX_RECENT = 4
 _UNUSED_AFTER = timedelta(days=1)
@@ -40,7 +45,7 @@ class Loader:
     """Loads views for all conversations of a store."""
 
     def __init__(self, ends: LogEndReader) -> None:
-        self._log = LoadLog()
+        self._stamps = OrderedDict[tuple[str, str], ViewStamp]()
         self._ends = ends
         self._states = ends.states
         self._reader = ends.reader
@@ -51,8 +56,35 @@ class Loader:
     async def load(self, scope: Scope, policy: HistoryPolicy) -> History:
         """Return the view of a conversation; see `Conversation.load_history`."""
         history = await self._load_current(scope, policy)
-        self._log.note(history, view_key(policy, self._counter.name))
+        self._log(history, view_key(policy, self._counter.name))
         return history
+
+    def _log(self, history: History, view: str) -> None:
+        """Log a load at DEBUG, with what broke the prompt cache since the last one; `view` is its policy's key."""
+        if not _LOGGER.isEnabledFor(logging.DEBUG) or (stamp := history.stamp) is None:
+            return
+        key = (stamp.conversation_id, view)
+        before = self._stamps.pop(key, None)
+        self._stamps[key] = stamp
+        if len(self._stamps) > _MOST_STAMPS:
+            self._stamps.popitem(last=False)
+        report = history.report
+        parts = [
+            counted(len(history.messages), "message"),
+            counted(history.tokens, "token"),
+            counted(len(report.stubbed), "stub"),
+            f"{counted(report.left_out_turns, 'turn')} left out",
+        ]
+        if report.orphans:
+            parts.append(f"{counted(len(report.orphans), 'result')} without a call left out")
+        if before:
+            cause = break_between(before, stamp)
+            parts.append(f"prompt cache broken: {cause}" if cause else "prompt cache held")
+        _LOGGER.debug(
+            "loaded conversation %s: %s",
+            stamp.conversation_id or "without messages",
+            ", ".join(parts),
+        )
 
     async def _load_current(self, scope: Scope, policy: HistoryPolicy) -> History:
         for _ in range(_TRIES):
