@@ -35,7 +35,7 @@ from convstore.mongo import log
 from convstore.search.sealer import Sealer
 from convstore.sources.detection import parse_json
 from convstore.testing import rag_turn
-from convstore.view import render
+from convstore.view import decoder
 
 LARGE, SMALL = "a whale " * 30_000, "a whale " * 500
 _WHOLE = HistoryPolicy(max_tokens=None)
@@ -53,8 +53,8 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     for module, name in (
         (reading, "decode_message"),
-        (render, "decode_plain"),
-        (render, "decode_if_plain"),
+        (decoder, "decode_plain"),
+        (decoder, "decode_if_plain"),
     ):
         monkeypatch.setattr(module, name, partial(noted, getattr(module, name)))
     return threads
