@@ -424,7 +424,7 @@ class RetentionContract:
             sum(numbers)
             for numbers in zip(*(dict(receipt).values() for receipt in receipts), strict=True)
         ]
-        assert sums == [8, 8, 8, 0, 0, 0, 0]
+        assert sums == [8, 0, 8, 8, 0, 0, 0, 0]
         assert (await stores[0].list_conversations(user_id=user)).conversations == []
 
     @pytest.mark.parametrize(

@@ -47,9 +47,6 @@ def failing(uri: str, command: str, code: int) -> Iterator[None]:
             client.admin.command("configureFailPoint", "failCommand", mode="off")
 
 
-SUB_AGENTS = ["conversations,", "also", "of", "sub-agents"]
-
-
 def fill(uri: str, *, days: int = 0, user_id: str = "ada", thread_id: str = "t") -> None:
     """A conversation that was last written to some days ago."""
     then = datetime.now(UTC) - timedelta(days=days)
@@ -175,7 +172,7 @@ def test_a_user_is_counted_and_then_erased(uri: str) -> None:
     fill(uri, user_id="eve")
     arguments = ["erase", "--uri", uri, "--scope", "user_id=ada"]
     result = convstore(*arguments)
-    assert (result.exit_code, result.stdout.splitlines()[1].split()) == (0, [*SUB_AGENTS, "2"])
+    assert (result.exit_code, result.stdout.splitlines()[1].split()) == (0, ["conversations", "2"])
     assert result.stdout.endswith(
         "Nothing was removed. Run it again with --yes to remove this for good.\n"
     )
@@ -199,7 +196,7 @@ def test_an_erasure_counts_what_no_scope_finds(uri: str, database: Any) -> None:
     database["heads"].delete_many({"conversation": {"$in": [first, second]}})
     arguments = ["erase", "--uri", uri, "--scope", "user_id=ada"]
     result = convstore(*arguments, "--yes")
-    assert (result.exit_code, result.stdout.splitlines()[1].split()) == (3, [*SUB_AGENTS, "1"])
+    assert (result.exit_code, result.stdout.splitlines()[1].split()) == (3, ["conversations", "1"])
     assert "2 conversations are lost and may hold messages of the same person" in result.stdout
     assert f"convstore erase {first}" in convstore("doctor", "--uri", uri).stdout
     result = convstore("erase", "--uri", uri, first, "--yes", "--json")
