@@ -6,12 +6,11 @@ newest checkpoint, through LangGraph's interface of checkpointers. The checkpoin
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from convstore.edges import OWNER
 from convstore.exceptions import InvalidInputError, StoreError
 from convstore.transfer.checkpoint_path import CheckpointPath
 from convstore.transfer.jobs import each_of, location_of
@@ -19,10 +18,9 @@ from convstore.transfer.prepare import hidden_ranges
 from convstore.transfer.records import (
     BadRecord,
     ConversationRecord,
-    merged_fields,
 )
 from convstore.transfer.savers import other_namespaces_of, thread_ids_of
-from convstore.transfer.states import Checkpoint, Place, StateHistory, replayed
+from convstore.transfer.states import Place, StateHistory
 from convstore.values.log_records import RecordItem
 from convstore.values.plain import counted
 from convstore.values.scope import check_choice
@@ -106,98 +104,58 @@ async def _record(
     if not isinstance(thread_id, str) or not thread_id:
         raise InvalidInputError(f"a thread id must be a non-empty str, not {thread_id!r:.80}")
     path = CheckpointPath(saver, thread_id, channel)
-    thread = _Thread(channel)
+    history = StateHistory(channel)
     async for checkpoint, state in path.states():
-        thread.add(checkpoint, state)
-    if thread.newest is None:
-        raise InvalidInputError(
-            "the checkpointer has no checkpoint of this thread in its root namespace"
-        )
-    if not thread.has_channel:
-        raise InvalidInputError(
-            f"its state has no {channel!r}; name the key of the messages in the state (channel)"
-        )
-    notes = [*_notes_of(path), *thread.notes(removed)]
+        history.add(checkpoint, state)
+    _check_found(history)
+    notes = [*_notes_of(path), *_notes(history, removed)]
     if namespaces := await other_namespaces_of(saver, thread_id):
         notes.append(f"left out: {counted(namespaces, 'other namespace')}, of subgraphs")
-    places = thread.places(removed)
+    places = history.places()
+    if removed == "leave out":
+        places = [place for place in places if place.is_active]
     return ConversationRecord(
         id=thread_id,
         messages=[_item(place) for place in places],
         where=where,
-        fields={"thread_id": thread_id, "metadata": thread.metadata},
+        fields={"thread_id": thread_id, "metadata": history.metadata},
         rewound=hidden_ranges(place.is_active for place in places),
         notes=notes,
     )
 
 
-class _Thread:
-    """The messages of a thread, whose checkpoints are added from the newest to the oldest.
+def _check_found(history: StateHistory) -> None:
+    """Raise an InvalidInputError if a thread has no checkpoint, or no messages where they are looked for."""
+    if not history.checkpoints:
+        raise InvalidInputError(
+            "the checkpointer has no checkpoint of this thread in its root namespace"
+        )
+    if not history.has_channel:
+        raise InvalidInputError(
+            f"its state has no {history.channel!r}; name the key of the messages in the state "
+            "(channel)"
+        )
 
-    Attributes:
-        newest: The newest checkpoint.
-        has_channel: A checkpoint has the channel of the messages.
-        metadata: The metadata of all its checkpoints.
-    """
 
-    def __init__(self, channel: str) -> None:
-        self.newest: Checkpoint | None = None
-        self.has_channel = False
-        self.metadata = dict[str, Any]()
-        self._channel = channel
-        self._history = StateHistory()
-        self._is_taken_over = False
-
-    def add(self, checkpoint: Checkpoint, state: Sequence[Any]) -> None:
-        """Add the state of the next older checkpoint."""
-        is_newest = self.newest is None
-        if is_newest:
-            self.newest = checkpoint
-        self.metadata = merged_fields(self.metadata, checkpoint.metadata)
-        writes = checkpoint.writes_to(self._channel)
-        self.has_channel |= self._channel in checkpoint.versions or bool(writes)
-        # the log has its messages, and convstore removes them from the state
-        if OWNER in checkpoint.values:
-            self._is_taken_over = True
-            return
-        self._history.note_summaries(checkpoint.values)
-        if is_newest and writes:
-            self._history.add(replayed(list(state), writes), checkpoint, step=checkpoint.step + 1)
-        self._history.add(state, checkpoint)
-
-    def places(self, removed: Removed) -> list[Place]:
-        """Return the messages to import, in order."""
-        found = self._history.places()
-        if removed == "leave out":
-            return [place for place in found if place.is_active]
-        return found
-
-    def notes(self, removed: Removed) -> list[str]:
-        """Count the messages that changed after they were written, and what is left out."""
-        found = self._history.places()
-        gone = sum(not place.is_active for place in found)
-        replaced = sum(place.is_replaced for place in found)
-        notes = list[str]()
-        if gone:
-            outcome = {"rewind": "rewound", "leave out": "left out"}[removed]
-            notes.append(
-                f"{outcome}: {counted(gone, 'message')} that the graph removed from its state"
-            )
-        if replaced:
-            notes.append(
-                f"replaced in the state: {counted(replaced, 'message')}; the last "
-                "content is imported"
-            )
-        if summaries := len(self._history.summaries):
-            notes.append(
-                f"left out: {counted(summaries, 'summary', 'summaries')} of the graph; "
-                "compact makes new ones"
-            )
-        if self._is_taken_over:
-            notes.append(
-                "left out: the checkpoints since convstore keeps the messages of this thread"
-            )
-        return notes
+def _notes(history: StateHistory, removed: Removed) -> list[str]:
+    """Count the messages that changed after they were written, and what is left out."""
+    places = history.places()
+    notes = list[str]()
+    if gone := sum(not place.is_active for place in places):
+        outcome = {"rewind": "rewound", "leave out": "left out"}[removed]
+        notes.append(f"{outcome}: {counted(gone, 'message')} that the graph removed from its state")
+    if replaced := sum(place.is_replaced for place in places):
+        notes.append(
+            f"replaced in the state: {counted(replaced, 'message')}; the last content is imported"
+        )
+    if summaries := len(history.summaries):
+        notes.append(
+            f"left out: {counted(summaries, 'summary', 'summaries')} of the graph; "
+            "compact makes new ones"
+        )
+    if history.is_taken_over:
+        notes.append("left out: the checkpoints since convstore keeps the messages of this thread")
+    return notes
 
 
 def _notes_of(path: CheckpointPath) -> list[str]:

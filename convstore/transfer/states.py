@@ -10,10 +10,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from langchain_core.messages import BaseMessage, RemoveMessage, SystemMessage
 
+from convstore.edges import OWNER
 from convstore.exceptions import InvalidInputError, MissingExtraError
 from convstore.messages.encoding import digest_of, digest_of_messages
 from convstore.messages.provenance import is_made_up
 from convstore.transfer.dicts import without_id
+from convstore.transfer.records import merged_fields
 from convstore.values.plain import part_of
 
 Write: TypeAlias = tuple[Any, Any, Any]
@@ -95,19 +97,47 @@ class Place:
 
 @dataclass(slots=True)
 class StateHistory:
-    """The messages of all states of a path, which are added from the newest to the oldest.
+    """The messages of all checkpoints of a path, which are added from the newest to the oldest.
 
     A message stands where it came into the state; if it was removed and came back, where it came back. The messages of
     the newest state stand in its order: a graph may hide and restore messages, or order them in a new way.
+
+    Attributes:
+        channel: Key of the messages in the state.
+        checkpoints: Number of checkpoints.
+        has_channel: A checkpoint has the channel.
+        is_taken_over: convstore keeps the messages of the newest checkpoints, so they are not read.
+        metadata: The metadata of all checkpoints.
+        summaries: Digests of the summaries that the graph made.
     """
 
-    depth: int = -1
+    channel: str
+    checkpoints: int = 0
+    has_channel: bool = False
+    is_taken_over: bool = False
+    metadata: dict[str, Any] = field(default_factory=dict)
     summaries: set[bytes] = field(default_factory=set)
+    _depth: int = -1
     _found: dict[Any, Place] = field(default_factory=dict)
 
-    def add(self, state: Sequence[Any], checkpoint: Checkpoint, *, step: int | None = None) -> None:
-        """Add the messages of the next older state; `step` is that of pending writes."""
-        self.depth += 1
+    def add(self, checkpoint: Checkpoint, state: Sequence[Any]) -> None:
+        """Add the next older checkpoint with its messages; the newest one with those of pending writes."""
+        self.checkpoints += 1
+        self.metadata = merged_fields(self.metadata, checkpoint.metadata)
+        writes = checkpoint.writes_to(self.channel)
+        self.has_channel |= self.channel in checkpoint.versions or bool(writes)
+        # the log has its messages, and convstore removes them from the state
+        if OWNER in checkpoint.values:
+            self.is_taken_over = True
+            return
+        self.summaries |= {digest_of(text) for text in _summaries_beside(checkpoint.values)}
+        if self.checkpoints == 1 and writes:
+            self._add(replayed(list(state), writes), checkpoint, checkpoint.step + 1)
+        self._add(state, checkpoint, checkpoint.step)
+
+    def _add(self, state: Sequence[Any], checkpoint: Checkpoint, step: int) -> None:
+        """Add the messages of the next older state."""
+        self._depth += 1
         seen = set[Any]()
         for index, (own_key, message) in enumerate(_keyed(state)):
             if _is_summary(message):
@@ -117,16 +147,16 @@ class StateHistory:
             place = self._found.get(key)
             if place is None:
                 kept = message if key == own_key else without_id(message)
-                place = Place(kept, message, 0, 0, 0, "", checkpoint.at, is_active=self.depth == 0)
+                place = Place(kept, message, 0, 0, 0, "", checkpoint.at, is_active=self._depth == 0)
                 self._found[key] = place
             seen.add(key)
             if not place.is_open:
                 continue
             place.is_replaced |= place.oldest != message
             place.oldest = message
-            place.depth = self.depth
+            place.depth = self._depth
             place.index = index
-            place.step = checkpoint.step if step is None else step
+            place.step = step
             place.checkpoint = checkpoint.id
             place.at = checkpoint.at
         for key, place in self._found.items():
@@ -140,11 +170,6 @@ class StateHistory:
             number += 1
             own_key = (key, "earlier", number)
         return own_key
-
-    def note_summaries(self, values: Mapping[str, Any]) -> None:
-        """Count the summaries that langmem and deepagents keep beside the messages of a state."""
-        for text in _summaries_beside(values):
-            self.summaries.add(digest_of(text))
 
     def places(self) -> list[Place]:
         """Return the messages in order; `_found` has those of the newest state first, in its order."""
@@ -226,6 +251,7 @@ def _is_summary(message: Any) -> bool:
 
 
 def _summaries_beside(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the summaries that langmem and deepagents keep beside the messages of a state."""
     event = values.get("_summarization_event")
     message = event.get("summary_message") if isinstance(event, Mapping) else None
     if isinstance(message, BaseMessage):
