@@ -33,7 +33,7 @@ def messages_in(output: Any) -> Iterator[tuple[Any, bool]]:
             yield from messages_in(part)
     else:
         for message in _messages_of(output):
-            yield message, output.graph is not None
+            yield message, _is_outer(output)
 
 
 def with_messages(output: Any, change: Callable[[Any, bool], BaseMessage]) -> Any:
@@ -42,7 +42,7 @@ def with_messages(output: Any, change: Callable[[Any, bool], BaseMessage]) -> An
         return change(output, False)
     if isinstance(output, list):
         return [with_messages(part, change) for part in output]
-    messages = [change(message, output.graph is not None) for message in _messages_of(output)]
+    messages = [change(message, _is_outer(output)) for message in _messages_of(output)]
     return replace(output, update={**output.update, "messages": messages}) if messages else output
 
 
@@ -65,3 +65,8 @@ def _messages_of(output: Any) -> list[Any]:
         return []
     messages = update.get("messages") or []
     return messages if isinstance(messages, list) else [messages]
+
+
+def _is_outer(output: Any) -> bool:
+    """Return True for a command that updates the state of an outer graph."""
+    return getattr(output, "graph", None) is not None

@@ -100,11 +100,8 @@ def check_entered(chat: Conversation) -> None:
         Joined(chat, held).check()
 
 
-def join_turn(chat: Conversation, *turn_ids: str | None) -> Joined | None:
-    """Let a graph work in the turn that its caller entered, or its run holds, one of these if any are given."""
-    held = TurnAccess(chat).held(*turn_ids)
-    if held is None:
-        return None
+def join_turn(chat: Conversation, held: HeldTurn) -> Joined:
+    """Let a graph work in a turn that its caller entered, or that its run holds."""
     joined: Joined = held.notes.setdefault(Joined, Joined(chat, held))
     return joined
 
