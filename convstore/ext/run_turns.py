@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 from uuid import UUID
@@ -68,11 +68,17 @@ class _Run:
             reader for ever, such as a graph.
         parent: The run that it is a part of.
         is_resumed: It is that of a graph that goes on from a checkpoint, without an input.
+        is_graph: It is that of a graph.
+        questions: The questions of a graph's run, by conversation: the newest ones when its first agent began.
+        ended: Those that an earlier run of the graph has ended with an answer.
     """
 
     kind: Literal["tool", "node", "call", "stream"]
     parent: UUID | None
     is_resumed: bool = False
+    is_graph: bool = False
+    questions: dict[Any, str] = field(default_factory=dict)
+    ended: set[str | None] = field(default_factory=set)
 
 
 class _Runs(BaseCallbackHandler):
@@ -110,8 +116,10 @@ class _Runs(BaseCallbackHandler):
             return
         self._begin(run_id, parent_run_id, "node")
         around = self._runs.get(parent_run_id) if parent_run_id else None
+        if around:
+            around.is_graph = True
         if around and around.kind == "call":
-            around.kind = "stream"  # the graph, which is called as it is streamed
+            around.kind = "stream"  # which is called as it is streamed
 
     def on_tool_start(
         self, *_: Any, run_id: UUID, parent_run_id: UUID | None = None, **__: Any
@@ -187,6 +195,11 @@ class _Runs(BaseCallbackHandler):
     def is_resumed(self) -> bool:
         """Return True if a graph of the current run goes on from a checkpoint, without an input."""
         return any(self._runs[run_id].is_resumed for run_id in self.around())
+
+    def graph(self) -> _Run | None:
+        """Return the run of the outermost graph around the current code; None without one."""
+        graphs = [self._runs[run_id] for run_id in self.around() if self._runs[run_id].is_graph]
+        return graphs[-1] if graphs else None
 
     def holder(self, chat: Conversation) -> UUID | None:
         """Return the run with whose end a turn of a conversation is left; None outside of a run.
@@ -270,6 +283,28 @@ def is_in_run() -> bool:
 def is_resumed() -> bool:
     """Return True if the current run, or a graph around it, goes on from a checkpoint, without an input."""
     return _RUNS.is_resumed()
+
+
+def graph_question(chat: Conversation, question: str | None = None) -> str | None:
+    """Return the question that the first agent of the outermost graph's run has noted, or note this one.
+
+    What a node says later as a user, such as the words of another agent, belongs to that turn.
+    """
+    graph = _RUNS.graph()
+    key = (chat.store, *chat.scope.items())
+    if graph is None:
+        return question
+    if question is not None:
+        graph.questions.setdefault(key, question)
+    return graph.questions.get(key)
+
+
+def has_ended(turn_id: str | None, *, now: bool = False) -> bool:
+    """Return True if an earlier run of the outermost graph has ended a turn; with `now`, later agents know it, too."""
+    graph = _RUNS.graph()
+    if graph is not None and now:
+        graph.ended.add(turn_id)
+    return graph is not None and turn_id in graph.ended
 
 
 async def hold_turn(

@@ -211,6 +211,23 @@ async def test_the_same_request_finds_its_answer(chat: Conversation, door: Door)
     assert turn.messages[-1].text == "They do."
 
 
+async def test_the_words_of_an_agent_that_a_node_gives_to_another_are_of_one_turn(
+    chat: Conversation,
+) -> None:
+    """A node that makes a human message of an agent's answer begins no turn; the last answer is the answer."""
+
+    async def tell(state: MessagesState) -> Any:
+        return {"messages": [HumanMessage(state["messages"][-1].text, name="first")]}
+
+    saver = InMemorySaver()
+    for _ in range(2):
+        agents = [_node(chat, name, AIMessage(f"By {name}.")) for name in ("first", "second")]
+        await _asked(_graph(agents[0], ("tell", tell), agents[1], saver=saver), chat)
+    said = ["By first.", "By first.", "By second."]
+    assert [message.text for message in await log_of(chat)] == [TEXT, *said]
+    assert [[m.text for m in turn.messages] async for turn in chat.turns()] == [[TEXT, *said]]
+
+
 @pytest.mark.parametrize("durability", ["sync", "exit"])
 async def test_agents_in_a_graph_go_on_until_its_run_has_ended(
     chat: Conversation, durability: Any

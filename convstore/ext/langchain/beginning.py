@@ -32,6 +32,7 @@ from convstore.ext.langchain.run import (
     read_turn,
 )
 from convstore.ext.langchain.steps import load
+from convstore.ext.run_turns import graph_question, has_ended
 from convstore.integration import TurnAccess, TurnRecord, log_of
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.filing import ids_of, last_question, last_turn_of
@@ -203,7 +204,7 @@ class _Joining:
     async def begun(self) -> Begun:
         """Return the run, and the changes to the state's messages."""
         run = self.run
-        run.turn_id = last_turn_of(self.messages)
+        run.turn_id = await self._question()
         if run.turn_id is None:
             run.turn_id = await _lost_question(self._chat, self.history, self.logged)
         self.logged |= self._shown & {str(run.turn_id)}
@@ -224,6 +225,23 @@ class _Joining:
         elif is_over:
             run.view.before = self.history.messages  # else it has all of an unfinished turn
         return run, self.changes
+
+    async def _question(self) -> str | None:
+        """Return the newest question; in a graph around the agent, the one on which its run works."""
+        newest = last_turn_of(self.messages)
+        if newest is None or not self._is_inner:
+            return newest
+        noted = graph_question(self._chat)
+        if noted in ids_of(self.messages):
+            return noted
+        if (
+            newest in self._shown
+        ):  # perhaps the words of a node of an earlier run, in the turn of its question
+            [place] = (await log_of(self._chat).find([newest])).values()
+            [stored] = await self._chat.list_messages(after=place.ordinal - 1, limit=1)
+            newest = stored.turn_id or newest
+        graph_question(self._chat, newest)
+        return newest
 
     def _without_earlier(self) -> list[BaseMessage]:
         """Remove what the log has of earlier turns, and what clients may not send; return the messages of the turn."""
@@ -282,9 +300,11 @@ class _Joining:
         """
         if not self.trust.is_all:
             self.run.note(self.run.turn[1:])  # as logged, so that other content is a conflict
-        if found.answer is not None and turn[-1].id == found.answer.id:
-            is_end = not self._is_inner or await ended_with(str(found.answer.id))
-            self.run.is_answered = is_end
+        if not self._is_inner:
+            self.run.is_answered = found.answer is not None and turn[-1].id == found.answer.id
+        elif found.answer is not None:
+            is_end = turn[-1].id == found.answer.id and await ended_with(str(found.answer.id))
+            self.run.is_answered = has_ended(found.turn_id, now=is_end)
 
 
 def _answers(messages: Iterable[BaseMessage]) -> set[str]:
