@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from convstore.log.entry import Entry, Over
-from convstore.log.facts.kind import FactKind, Key, LogCopy, Sealed, digest_key
+from convstore.log.facts.kind import FactKind, Key, LogCopy, digest_key
 
 _ENDS: Mapping[str, Over] = {"finish": "finished", "stop": "stopped"}
 
@@ -63,13 +63,9 @@ class EventKind(FactKind[TurnEvent]):
     # neither an end of the turn nor a decision is in a fork that is cut before it
     is_forked = False
 
-    def encode(self, value: TurnEvent, entry: Entry) -> Any:
-        """Return it as JSON."""
-        return Sealed(json.dumps(value))
-
-    def decode(self, stored: Any, number: int) -> TurnEvent:
-        """Return the event that `encode` wrote."""
-        return TurnEvent(*json.loads(stored.text))
+    def restored(self, archived: Any) -> TurnEvent:
+        """Return the event with these fields."""
+        return TurnEvent(*archived)
 
     def keys(self, value: TurnEvent, entry: Entry) -> Iterable[Key]:
         """Return the key of the variant that it belongs to, or of a turn with a call that waits or was decided."""

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from convstore.log.entry import Entry
-from convstore.log.facts.kind import FactKind, Sealed
-
-_TEXT = "import"
+from convstore.log.facts.kind import FactKind
 
 
 class ImportedKind(FactKind[bool]):
@@ -18,14 +15,6 @@ class ImportedKind(FactKind[bool]):
 
     name = "imported"
     is_archived = True
-
-    def encode(self, value: bool, entry: Entry) -> Any:
-        """Return a text with a checksum."""
-        return Sealed(_TEXT)
-
-    def decode(self, stored: Any, number: int) -> bool:
-        """Return True."""
-        return self.restored(stored.text == _TEXT)
 
     def restored(self, archived: Any) -> bool:
         """Return True, the only value."""

@@ -7,14 +7,13 @@ variant away. The log as of the entry before that is the one to which the varian
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from convstore.log.entry import Entry
 from convstore.log.facts.branch import BRANCH
 from convstore.log.facts.event import EVENT
-from convstore.log.facts.kind import FactKind, Key, LogCopy, Sealed, digest_key
+from convstore.log.facts.kind import FactKind, Key, LogCopy, digest_key
 
 _MAX_UNFINISHED = 20
 
@@ -123,17 +122,11 @@ class StandingKind(FactKind[Standing]):
     is_loaded = True
     is_forked = False  # `append.forker` finds the variant that is shown there in the fork
 
-    def encode(self, value: Standing, entry: Entry) -> Any:
-        """Return it as JSON."""
-        return Sealed(json.dumps(value._asdict(), ensure_ascii=False))
-
-    def decode(self, stored: Any, number: int) -> Standing:
-        """Return what `encode` wrote."""
-        found: Mapping[str, Any] = json.loads(stored.text)
-        shown = ShownVariant(*found["shown"])
-        left = ShownVariant(*found["left"])
-        unfinished = tuple(found["unfinished"])
-        return Standing(**{**found, "shown": shown, "left": left, "unfinished": unfinished})
+    def restored(self, archived: Any) -> Standing:
+        """Return what its fields say."""
+        place, shown, left, variants, unfinished, began = archived
+        here = ShownVariant(*shown)
+        return Standing(place, here, ShownVariant(*left), variants, tuple(unfinished), began)
 
     def keys(self, value: Standing, entry: Entry) -> Iterable[Key]:
         """Return the keys of its place, of the variant that left it, and of the one that the entry finished."""

@@ -6,12 +6,11 @@ last such answer: if it still begins with that, the same thinking stays out as t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from convstore.log.entry import Entry
-from convstore.log.facts.kind import FactKind, LogCopy, Sealed
+from convstore.log.facts.kind import FactKind, LogCopy
 from convstore.messages.values import Codec
 
 
@@ -37,14 +36,6 @@ class ThinkingKind(FactKind[Thinking]):
     name = "thinking"
     is_loaded = True
     is_archived = True
-
-    def encode(self, value: Thinking, entry: Entry) -> Any:
-        """Return it as JSON."""
-        return Sealed(json.dumps(value))
-
-    def decode(self, stored: Any, number: int) -> Thinking:
-        """Return what `encode` wrote."""
-        return self.restored(json.loads(stored.text))
 
     def moved(self, value: Thinking, entry: Entry, copy: LogCopy) -> Thinking | None:
         """Return it with the ordinal of the copy."""
