@@ -246,9 +246,9 @@ class Conversation:
             raise InvalidInputError(f"wait_seconds must be 0 to {_MAX_WAIT}, not {wait_seconds!r}")
         asked = check_asked(turn_id, regenerate, instead_of, has_question=human is not None)
         whole = [] if human is None else [question_message(turn_id, human)]
-        keeper = (services := await self._services()).turn_keeper
+        entrance = (services := await self._services()).turn_entrance
         with naming_conflicts(whole, turn=check_id(turn_id, name="turn_id")):
-            held = await keeper.enter(
+            held = await entrance.enter(
                 self._scope, turn_id, whole, busy=busy, seconds=wait_seconds, asked=asked
             )
         return TurnSession(self, held, services.past)
@@ -304,8 +304,8 @@ class Conversation:
         Args:
             turn_id: Id of the turn, or of a question that is to replace another one.
         """
-        keeper = (await self._services()).turn_keeper
-        return await keeper.stop(self._scope, check_id(turn_id, name="turn_id"))
+        entrance = (await self._services()).turn_entrance
+        return await entrance.stop(self._scope, check_id(turn_id, name="turn_id"))
 
     async def decide(
         self,

@@ -59,11 +59,11 @@ class RunTurn:
             TurnBusyError: Another run works on the conversation, and did not end in time.
         """
         services = await host_of(chat).services()
-        keeper = services.turn_keeper
+        entrance = services.turn_entrance
         if around is not None:
-            held = await keeper.join(around, turn_id)
+            held = await entrance.join(around, turn_id)
         else:
-            held = await keeper.enter_for_run(
+            held = await entrance.enter_for_run(
                 tuple(chat.scope.items()), turn_id, busy=busy, seconds=WAIT_SECONDS, is_new=is_new
             )
         session = TurnSession(chat, held, services.past)

@@ -58,8 +58,8 @@ from convstore.sources.failures import FailureJudge
 from convstore.turns.activating import Activator
 from convstore.turns.deciding import Decisions
 from convstore.turns.ends import EndReader
+from convstore.turns.entering import TurnEntrance
 from convstore.turns.held import TurnServices
-from convstore.turns.keeper import TurnKeeper
 from convstore.turns.record_reader import TurnRecordReader
 from convstore.turns.variants import Variants
 from convstore.turns.watching import Watcher
@@ -145,7 +145,7 @@ class Services:
         )
         self.watcher = Watcher(self.records, self.turns, turn_services, self.changes)
         self.ends = EndReader(states, drafts, self.watcher)
-        self.turn_keeper = TurnKeeper(ends, turn_services)
+        self.turn_entrance = TurnEntrance(ends, turn_services)
         self.decisions = Decisions(turn_services)
         self.catalog = Catalog(reader)
         self.stats = StatsReader(reader.heads, Statistics(driver))

@@ -46,7 +46,7 @@ _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 
 
-class TurnKeeper:
+class TurnEntrance:
     """Enters and stops turns of all conversations of a store."""
 
     def __init__(self, ends: LogEndReader, services: TurnServices) -> None:
