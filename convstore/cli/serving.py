@@ -38,10 +38,12 @@ async def serve(pages: Any, *, port: int | None, open_browser: bool, as_document
         number = listener.getsockname()[1]
         token = secrets.token_urlsafe(24)
 
-        def print_again(token: str) -> None:
-            _print(f"http://127.0.0.1:{number}/?token={token}", as_document=as_document)
+        def show(token: str) -> str:
+            address = f"http://127.0.0.1:{number}/?token={token}"
+            _print(address, as_document=as_document)
+            return address
 
-        gate = LocalGate(pages, port=number, token=token, on_refused=print_again)
+        gate = LocalGate(pages, port=number, token=token, on_refused=show)
         config = uvicorn.Config(
             gate,
             log_level="warning",
@@ -50,8 +52,7 @@ async def serve(pages: Any, *, port: int | None, open_browser: bool, as_document
             proxy_headers=False,
             timeout_graceful_shutdown=_STOP_SECONDS,
         )
-        address = f"http://127.0.0.1:{number}/?token={token}"
-        _print(address, as_document=as_document)
+        address = show(token)
         if open_browser and sys.stdout.isatty():
             await asyncio.to_thread(webbrowser.open, address)
         await _Server(config).serve(sockets=[listener])

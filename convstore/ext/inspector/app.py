@@ -34,8 +34,7 @@ from convstore.ext.inspector.conversation_page import conversation_page
 from convstore.ext.inspector.damage import doctor_command
 from convstore.ext.inspector.detail_pages import image_page, message_page, source_page, summary_page
 from convstore.ext.inspector.list_pages import (
-    list_as_csv,
-    list_as_json,
+    exported_list,
     listing_page,
     search_all_page,
     search_page,
@@ -110,8 +109,8 @@ def inspector(
     app = Starlette(
         routes=[
             Route("/", site.listing(listing_page)),
-            Route("/list.csv", site.listing(partial(list_as_csv, known))),
-            Route("/list.json", site.listing(partial(list_as_json, known))),
+            Route("/list.csv", site.listing(partial(exported_list, known, "csv"))),
+            Route("/list.json", site.listing(partial(exported_list, known, "json"))),
             Route("/sums", site.listing(partial(sums_page, known))),
             Route("/search", site.listing(search_all_page)),
             Route("/static/{name}", site.static),

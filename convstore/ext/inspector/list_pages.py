@@ -81,28 +81,17 @@ def address_of(request: Request, **changes: Any) -> str:
     return urlencode({name: value for name, value in query.items() if value})
 
 
-async def list_as_json(
-    prices: Prices, request: Request, store: ConversationStore, permitted: Mapping[str, str]
-) -> Response:
-    """Return the rows that the form selects, as a JSON list of objects with the columns of the list."""
-    return await _exported(prices, request, store, permitted, "json")
-
-
-async def list_as_csv(
-    prices: Prices, request: Request, store: ConversationStore, permitted: Mapping[str, str]
-) -> Response:
-    """Return the rows that the form selects as CSV, with the columns of the list."""
-    return await _exported(prices, request, store, permitted, "csv")
-
-
-async def _exported(
+async def exported_list(
     prices: Prices,
+    form: str,
     request: Request,
     store: ConversationStore,
     permitted: Mapping[str, str],
-    form: str,
 ) -> Response:
-    """Return the rows that the form selects as a file to download, with the cost of each without its sub-agents."""
+    """Return the rows that the form selects as a file to download, "json" or "csv", with the columns of the list.
+
+    The cost of a row is without its sub-agents.
+    """
     found = await select(request, store, permitted)
     named = await host_of(store).titled([row.info for row in found.rows])
     rows = [
