@@ -42,7 +42,7 @@ from convstore.mongo.documents import (
     messages_of_turn,
 )
 from convstore.mongo.driver import Driver, decoded, driver_errors, taken_keys
-from convstore.mongo.facts import LEFT_OUT, field_of
+from convstore.mongo.facts import LEFT_OUT, fact_in, needed_for
 from convstore.mongo.keys import (
     LOG,
     chunk_id,
@@ -346,13 +346,15 @@ class Log:
         A number that another child claimed counts, too: its source may be on its way.
         """
         wanted = set(numbers)
-        others = {
-            "conversation": family(root_id(conversation)),
-            f"{field_of(CLAIM)}.by": {"$ne": conversation},
-        }
+        query = {"conversation": family(root_id(conversation)), **source_filter(wanted)}
         fields = {"sources.first": 1, "sources.last": 1, "kept_source_ids": 1}
-        documents = await self._log.find(others | source_filter(wanted), fields)
-        return sorted({number for document in documents for number in taken_ids(document, wanted)})
+        taken = set[int]()
+        for document in await self._log.find(query, fields | needed_for(CLAIM)):
+            with reading(document):
+                claim = fact_in(document, CLAIM)
+            if claim is None or claim.by != conversation:
+                taken |= taken_ids(document, wanted)
+        return sorted(taken)
 
     async def entries(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from convstore.log.entry import Entry, Facts
+from convstore.log.entry import Facts
 from convstore.log.facts.kind import FactKind
 
 
@@ -23,22 +23,15 @@ class Claim(NamedTuple):
     ids: tuple[int, ...]
 
 
-_SHAPE = {"by": str, "ids": [int]}
-
-
 class ClaimKind(FactKind[Claim]):
     """Claims of source ids."""
 
     name = "claim"
-    shape = _SHAPE
 
-    def encode(self, value: Claim, entry: Entry) -> Any:
-        """Return its fields."""
-        return {"by": value.by, "ids": list(value.ids)}
-
-    def decode(self, stored: Any, number: int) -> Claim:
-        """Return the claim that `encode` wrote."""
-        return Claim(stored["by"], tuple(stored["ids"]))
+    def restored(self, archived: Any) -> Claim:
+        """Return the claim with these fields."""
+        by, ids = archived
+        return Claim(by, tuple(ids))
 
     def ids_in(self, facts: Facts) -> tuple[int, ...]:
         """Return the source ids that some facts claim."""
