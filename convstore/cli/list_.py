@@ -247,8 +247,6 @@ async def _selected(
     from convstore.edges import with_children  # noqa: PLC0415 - loads the database driver
     from convstore.integration import host_of  # noqa: PLC0415 - as above
     from convstore.values.list_rows import (  # noqa: PLC0415 - as above
-        ConversationEnd,
-        ListRow,
         since,
         with_chip,
     )
@@ -259,11 +257,9 @@ async def _selected(
     for row in reduce(with_chip, chips, rows):
         number = numbers[row.info.conversation_id]
         family = [member async for member in with_children(store, row.info)]
+        children = await host_of(store).rows(family[1:]) if family[1:] else []
         found.append(_Member(number, 0, row))
-        found += [
-            _Member(number, below, ListRow(child, ConversationEnd()))
-            for below, child in enumerate(family[1:], 1)
-        ]
+        found += [_Member(number, below, child) for below, child in enumerate(children, 1)]
     named = await host_of(store).titled([member.row.info for member in found])
     return [
         replace(member, title=info.title or "") for member, info in zip(found, named, strict=True)

@@ -675,7 +675,7 @@ async def test_items_are_shown_in_their_place(server_uri: str) -> None:
 
 @pytest.mark.slow
 async def test_sub_agents_are_shown_below_their_caller(server_uri: str) -> None:
-    """In the list, after the messages, and by the scope that both print; a source is found in the child."""
+    """In the list with their states, after the messages, and by the scope that both print; a source is found, too."""
     with emptied_address(server_uri) as address:
         async with await ConversationStore.connect(address) as store:
             await store.setup()
@@ -708,6 +708,15 @@ async def test_sub_agents_are_shown_below_their_caller(server_uri: str) -> None:
         assert "Passage 2 on grow" in source
         found = await asyncio.to_thread(document, "list", "--uri", address)
         assert [len(found[key]) for key in ("conversations", "children")] == [1, 1]
+        async with await ConversationStore.connect(address) as store:
+            child = store.conversation(user_id="ada", thread_id="one").child("ai 1", "call")
+            async with await child.turn("pay", human="Pay.") as turn:
+                await turn.append(
+                    AIMessage("", tool_calls=[{"name": "pay", "args": {}, "id": "p"}])
+                )
+                await turn.wait_for(turn.open_calls[0])
+        listed = await asyncio.to_thread(printed, "list", "--uri", address)
+        assert listed.splitlines()[1].split("\t")[3] == "waits: pay"
         priced = ["show", *name[:2], "--uri", address, "--price", "m=3,15"]
         found = await asyncio.to_thread(document, *priced)
         assert (found["billed"]["input_tokens"], found["billed"]["output_tokens"]) == (2_000, 400)

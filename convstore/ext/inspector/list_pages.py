@@ -31,7 +31,6 @@ from convstore.integration import host_of, marks_of
 from convstore.values.list_rows import (
     ORDERS,
     TIMES,
-    ConversationEnd,
     ListRow,
     chips_of,
     columns_of,
@@ -139,7 +138,7 @@ async def _with_sub_agents(
     for row in rows:
         family = [member async for member in with_children(store, row.info)]
         children = family[1 : 1 + _CHILDREN]
-        shown += [row, *(ListRow(child, ConversationEnd()) for child in children)]
+        shown += [row, *(await host_of(store).rows(children) if children else ())]
         if left := len(family) - 1 - len(children):
             more[shown[-1].info.conversation_id] = left
     named = await host_of(store).titled([row.info for row in shown])

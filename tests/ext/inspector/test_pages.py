@@ -997,6 +997,9 @@ async def test_sub_agents_are_listed_below_their_caller(
     listed = await page(browse(), "/")
     assert f'<a href="{here}">2 more sub-agents</a>' in listed
     assert listed.count("Sub-agent: ") == 5
+    rows = [row for row in re.findall(r"<tr.*?</tr>", listed, re.DOTALL) if "shrimps" in row]
+    assert rows
+    assert all("no answer" in row for row in rows)
 
 
 async def test_the_page_of_a_result_says_that_it_counts_by_other_numbers(
