@@ -335,7 +335,7 @@ def test_no_request_is_invalid_and_no_loss_is_unnamed(reader: Reader) -> None:
 @pytest.mark.parametrize("seed", soaked(range(2, 102, 10), first=1))
 def test_many_requests_are_valid(seed: int, reader: Reader) -> None:
     """Ten conversations at once, by all validators: some 2,000 requests; further seeds as soak."""
-    check(range(seed, seed + 10), reader, deep=True, least=450)
+    check(range(seed, seed + 10), reader, deep=True, least=400)
 
 
 class Server:
