@@ -12,7 +12,7 @@ from convstore.messages.text import in_one_line, text_of
 from convstore.messages.tokens import weight
 from convstore.mongo.parallel import together
 from convstore.mongo.states import States
-from convstore.readback.page import remarks
+from convstore.readback.page import fitting_lines, remarks
 from convstore.readback.passages import in_line
 from convstore.readback.request import Request
 from convstore.runtime.cache import CachedConversation
@@ -59,13 +59,13 @@ class Listing:
             "source ids):"
         )
         room = request.room_after(remarks([], [], [], request))
-        listed = _fitting(title, map(_line, readable), room - room // 3 * bool(questions))
+        listed = _section(title, map(_line, readable), room - room // 3 * bool(questions))
         room -= sum(weight(line) + 1 for line in listed)
         earlier = (
             "Earlier turns, newest first (message id, date, question); pass find to search "
             "everything:"
         )
-        return [*listed, *_fitting(earlier, questions, room)]
+        return [*listed, *_section(earlier, questions, room)]
 
     async def _questions(self, snapshot: Snapshot, start: tuple[int, int] | None) -> list[str]:
         """Return a line for each of the newest turns before the entry and ordinal where views start."""
@@ -99,13 +99,7 @@ def _line(message: EntryMessage) -> str:
     return f"{in_one_line(message.id)}: {called}, m{message.ordinal}{sources}"
 
 
-def _fitting(title: str, lines: Iterable[str], room: int) -> Sequence[str]:
+def _section(title: str, lines: Iterable[str], room: int) -> Sequence[str]:
     """Return a title and the lines after it that fit; nothing without lines."""
-    kept = [title]
-    room -= weight(title)
-    for line in lines:
-        room -= weight(line) + 1
-        if room < 0:
-            break
-        kept.append(line)
-    return kept if kept[1:] else []
+    kept = fitting_lines(lines, room - weight(title) + 1)
+    return [title, *kept] if kept else []
