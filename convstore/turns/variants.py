@@ -304,6 +304,10 @@ class Variants:
         was_shown = any(BRANCH.of(entry) is None for entry in own)
         if was_shown and place.is_shown and standing.shown.variant == event.variant:
             record = (await self._records.read(log.cached.scope, event.turn)).record
+            # a read of the log passes over what was said of the variant while it was hidden
+            for said in filter(None, map(EVENT.of, own)):
+                if said.kind in ("wait", "decide"):
+                    record.fold.add((), said)
         else:
             record = await self._record(place, event.turn, event.variant)
             for entry in own:
