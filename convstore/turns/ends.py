@@ -54,7 +54,13 @@ class EndReader:
         if tip.message is None or _has_earlier_calls(totals, tip.message):
             return None
         is_only_asked = tip.message.ordinal == totals.turn and not error
-        return ConversationEnd("interrupted", (), error, _step(tip), is_only_asked)
+        return ConversationEnd(
+            "interrupted",
+            error=error,
+            step=_step(tip),
+            is_only_asked=is_only_asked,
+            since=tip.entry.at,
+        )
 
     async def _in_progress(self, scope: Scope, conversation: str, tip: LogTip) -> ConversationEnd:
         """Return the end of a conversation as a watcher is told it."""
@@ -65,7 +71,7 @@ class EndReader:
         if state.status == "finished" and totals.ended in ("cut", "refused"):
             return ConversationEnd("imported" if totals.is_imported else totals.ended)
         waiting = tuple(call.name for call in state.waiting_calls)
-        end = ConversationEnd(state.status, waiting)
+        end = ConversationEnd(state.status, waiting, since=tip.entry.at)
         if state.status != "interrupted":
             return end
         error = await self._error(conversation, totals.messages)

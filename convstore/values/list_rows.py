@@ -29,7 +29,7 @@ LABELS: Mapping[str, str] = {
 """The words for what the newest turn is doing, or how it ended, unless it is finished."""
 
 
-_LASTING = frozenset({"waiting", "running", "asked"})
+_LASTING = frozenset({"waiting", "asked"})
 """Ends that last until somebody acts."""
 
 
@@ -43,6 +43,7 @@ class ConversationEnd(NamedTuple):
         error: Class and first line of the error by which the turn broke off, "" if that is not known.
         step: Where an interrupted turn is, such as "during search"; "" if that is not known.
         is_only_asked: True if the turn has only its question: nothing says that somebody worked on it.
+        since: Date of the newest entry of the log; None if it was not read.
     """
 
     status: Status | State = ""
@@ -50,6 +51,7 @@ class ConversationEnd(NamedTuple):
     error: str = ""
     step: str = ""
     is_only_asked: bool = False
+    since: datetime | None = None
 
     @classmethod
     def of(cls, info: ConversationInfo) -> ConversationEnd:
@@ -73,14 +75,14 @@ class ConversationEnd(NamedTuple):
             return self.error or self.step
         return ", ".join(self.waiting)
 
-    def line(self, at: datetime | None = None, now: datetime | None = None) -> str:
+    def line(self, now: datetime | None = None) -> str:
         """Return its label and its reason; "" if it is finished.
 
-        With the date of the newest entry, also how long a turn has been waiting, running or without an answer.
+        Given the time, also for how long a turn waits or has no answer: nothing was written since.
         """
         label = self.label
-        if at and now and self.kind in _LASTING:
-            label = f"{label} {age(at, now)}"
+        if now and self.since and self.kind in _LASTING:
+            label = f"{label} {age(self.since, now)}"
         return f"{label}: {self.reason}" if self.reason else label
 
 
@@ -138,7 +140,7 @@ class ListRow:
         """
         share = f"{percent(self.share)}% of its budget" if self.is_full else ""
         rating = CHIPS["down"][0] if self.is_rated_down else ""
-        return "; ".join(filter(None, (self.end.line(self.info.updated_at, now), share, rating)))
+        return "; ".join(filter(None, (self.end.line(now), share, rating)))
 
     @property
     def needs_attention(self) -> bool:

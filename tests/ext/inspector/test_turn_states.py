@@ -32,7 +32,7 @@ async def test_a_running_turn_is_not_said_to_have_stopped(
         page = await shown(browse, chat)
         live = await browse().get(f"/c/{(await chat.info()).conversation_id}")
         past = await browse().get(f"/c/{(await chat.info()).conversation_id}?at=2")
-    assert re.search(r"Refund me\? running \d+ s user_id", page)
+    assert "Refund me? running user_id" in page
     assert "script-src 'self'; connect-src 'self'" in live.headers["content-security-policy"]
     [script] = re.findall(r'<script src="(.*?)" defer></script>', live.text)
     assert (await browse().get(script)).headers["content-type"].startswith("text/javascript")
