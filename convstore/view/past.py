@@ -7,7 +7,7 @@ writes nothing.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from convstore.exceptions import (
     ConversationDeletedError,
@@ -201,8 +201,10 @@ class PastViews:
         page = before[-_MAX_REASONS:]
         left = page[0].first if len(page) < len(before) else None
         reasons = {"reasons": tuple(page), "reasons_before": left}
+        fields: dict[str, Any] = dict(history)
+        fields["report"] = history.report.model_copy(update=reasons)
         past = PastView(
-            **dict(history) | {"report": history.report.model_copy(update=reasons)},
+            **fields,
             entry=point.entry,
             ordinal=load.log.tail.messages,
             is_first_use=point.is_first_use,

@@ -462,7 +462,7 @@ async def check_copies(world: World, copy: Conversation, path: Path) -> None:
     )
 
 
-async def columns_of(chat: Conversation) -> list[tuple[int, int, str]]:
+async def columns_of(chat: Conversation) -> list[tuple[int | None, int, str]]:
     """Return the turn of each message of a log, how much its model was not shown, and what a tool added it to."""
     if not (end := await log_of(chat).snapshot()):
         return []
