@@ -139,7 +139,7 @@ class Services:
         self.activator = Activator(reader, self.rewinder)
         self.forker = Forker(ends, self.rewinder, tombstones, Copies(driver))
         self.turn_records = TurnRecordReader(reader, self.turns)
-        self.variants = Variants(reader, self.turn_records, self.writer, self.rewinder)
+        self.variants = Variants(reader, self.writer, self.rewinder)
         turn_services = TurnServices(
             reader, TurnLeases(driver), drafts, self.turn_records, self.variants
         )

@@ -10,7 +10,7 @@ The module is long because a variant is begun, continued, made active and listed
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
@@ -38,11 +38,12 @@ from convstore.mongo.turn_leases import TurnLease
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot, check_question
 from convstore.runtime.places import Place, place_at, place_of, standing_at
-from convstore.turns.record_reader import FoundTurn, TurnRecordReader
+from convstore.turns.record_reader import FoundTurn
 from convstore.values.scope import Scope, check_id, check_number, check_ordinals
 from convstore.values.turns import TurnCall, Variant
 
 _MAX_VARIANTS = 200
+_FEW = 10
 _SPARE = 20
 """Entries that one command reads besides one for each place of a page."""
 
@@ -61,11 +62,8 @@ class Variants:
         writer: Appends their entries.
     """
 
-    def __init__(
-        self, reader: LogReader, records: TurnRecordReader, writer: Writer, rewinder: Rewinder
-    ) -> None:
+    def __init__(self, reader: LogReader, writer: Writer, rewinder: Rewinder) -> None:
         self._reader = reader
-        self._records = records
         self.writer = writer
         self._rewinder = rewinder
 
@@ -302,20 +300,16 @@ class Variants:
         began = await self._reader.snapshot(log.cached, own[0].totals)
         branch = branch_of(own, began.active)._replace(standing=standing)
         was_shown = any(BRANCH.of(entry) is None for entry in own)
-        if was_shown and place.is_shown and standing.shown.variant == event.variant:
-            record = (await self._records.read(log.cached.scope, event.turn)).record
-            # a read of the log passes over what was said of the variant while it was hidden
-            for said in filter(None, map(EVENT.of, own)):
-                if said.kind in ("wait", "decide"):
-                    record.fold.add((), said)
-        else:
-            record = await self._record(place, event.turn, event.variant)
-            for entry in own:
-                decoded = await self._reader.decode_all(log.cached, entry.messages)
-                record.add(entry.messages, decoded, EVENT.of(entry))
-            if was_shown and not record.is_ended:  # something else was shown since then
-                end = TurnEvent("finish", event.turn, question=record.fold.question)
-                record.fold.add((), end)
+        stands = was_shown and place.is_shown and standing.shown.variant == event.variant
+        record = await self._record(place, event.turn, event.variant)
+        for entry in log.active.of(own) if stands else own:
+            decoded = await self._reader.decode_all(log.cached, entry.messages)
+            record.add(entry.messages, decoded, EVENT.of(entry))
+        if stands:
+            await self._follow(record, log, own[-1].number + 1)
+        elif was_shown and not record.is_ended:  # something else was shown since then
+            end = TurnEvent("finish", event.turn, question=record.fold.question)
+            record.fold.add((), end)
         return FoundTurn(record, log.tail, await self._counted(log, branch), was_shown)
 
     async def _record(self, place: Place, turn_id: str, variant: str) -> TurnRecord:
@@ -325,6 +319,17 @@ class Variants:
         if turn_id == question.id != variant:
             record.add([question], await self._reader.decode_all(place.log.cached, [question]))
         return record
+
+    async def _follow(self, record: TurnRecord, log: Snapshot, start: int) -> None:
+        """Add what was appended to a turn from an entry on, up to the next question."""
+        async with aclosing(self._reader.batches(log, start=start, at_once=_FEW)) as batches:
+            async for entries in batches:
+                for entry in entries:
+                    decoded = await self._reader.decode_all(log.cached, entry.messages)
+                    event = None if BRANCH.of(entry) else EVENT.of(entry)
+                    record.add(entry.messages, decoded, event)
+                if record.fold.is_superseded:
+                    return
 
     async def hidden(
         self, scope: Scope, turn_id: str, variant: str
