@@ -17,6 +17,7 @@ from fault_checker import Findings, check_round
 from fault_client import USER, Marks, Summarizer, make_turn
 from faults import FAULTS, Field, table
 from fixture_types import Client
+from properties import soaked
 
 from convstore import ConversationStore
 
@@ -32,7 +33,14 @@ async def field() -> AsyncIterator[Field]:
         yield field
 
 
-@pytest.mark.parametrize("fault", [name for name in FAULTS if name != "no_fault"])
+_ALONE = ("kill_client",)
+"""Faults that others have in them: `kill_both` kills a client, too."""
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [name for name in FAULTS if name not in ("no_fault", *_ALONE)] + soaked(_ALONE, first=0),
+)
 async def test_everything_acknowledged_holds(field: Field, fault: str) -> None:
     """Under every fault no acknowledged message is lost or doubled, and no reader sees a gap.
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 from every_reader import read_everything
 from langchain_core.messages import AIMessage, HumanMessage
+from properties import parts
 
 from convstore import ConversationStore, InvalidInputError
 from convstore.messages.values import Codec
@@ -276,11 +277,12 @@ async def failures_of_refused(folder: Path, some: Iterable[Case]) -> list[str]:
 
 
 @pytest.mark.slow
-async def test_a_changed_archive_is_left_out_or_can_be_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", parts(2))
+async def test_a_changed_archive_is_left_out_or_can_be_read(tmp_path: Path, part: slice) -> None:
     """An import of it ends, names what it leaves out, and takes nothing that a reader cannot read."""
     codec = Codec()
     right, refused = list[Case](), list[Case]()
-    for case in cases():
+    for case in list(cases())[part]:
         [record, healthy] = read_file(written(tmp_path, *archive_of([case]), HEALTHY))
         assert isinstance(healthy, ConversationRecord), case
         (refused if left_out(record, codec) else right).append(case)
