@@ -54,7 +54,6 @@ LONG = {
     "test_a_page_sees_another_answer",
     "test_a_page_sees_another_answer_that_waits",
     "test_a_page_sees_no_draft_of_before",
-    "test_a_person_decides_in_a_variant",
     "test_a_question_after_an_unseen_rewind_is_taken",
     "test_a_question_is_edited",
     "test_a_range_may_begin_and_end_anywhere",
