@@ -17,7 +17,8 @@ An item that is no message has the ordinal of the message that it follows; all i
 
 ``changes`` has what happened to turns, variants and rewound messages, and all other facts of entries, in order; see
 `LogChange`. After a repair that moved messages it has only facts and events of turns: an import then rewinds what is
-rewound in the end. ``rewound`` has the ranges of messages that are.
+rewound in the end. ``rewound`` has the ranges of messages that are. A change whose ``values`` are base64 has
+``is_base64``.
 
 ``turn`` is the ordinal of the question that a message belongs to, 0 for none; without it, that of the message before.
 ``unseen`` is there for an AI message whose model was not shown that many messages directly before it, and ``added_to``
@@ -323,6 +324,8 @@ def _rewound(end: Mapping[str, Any], number: int) -> list[tuple[int, int]]:
 def _raw(change: LogChange) -> dict[str, Any]:
     """Return a change as a line has it, without what it does not say."""
     said = {name: value for name, value in change._asdict().items() if value}
+    if encoded := _base64(change.values):
+        said |= {"values": encoded, "is_base64": True}
     return said | {"ordinal": change.ordinal, "at": change.at.isoformat()}
 
 
@@ -330,6 +333,8 @@ def _change(raw: Mapping[str, Any]) -> LogChange:
     said: dict[str, Any] = {name: _typed(raw, name, str, default="") for name in _CHANGE_TEXTS}
     for name in ("has_messages", "shows"):
         said[name] = _typed(raw, name, bool, default=False)
+    if _typed(raw, "is_base64", bool, default=False):
+        said["values"] = _text(said["values"])
     at = _date(raw)
     if at > datetime.now(UTC) + _CLOCK_SKEW:
         raise ValueError(f"the date of a change is yet to come: {raw['at']!r}")
@@ -350,11 +355,18 @@ def _record(scope: Any, where: str) -> ConversationRecord:
 def _pack(codec: Codec, value: Any) -> str:
     """Encode a value as JSON text on one line."""
     text = codec.encode(value)
+    if encoded := _base64(text):
+        return f'"{encoded}"'
+    return f"[{','.join(text.split(chr(10)))}]"
+
+
+def _base64(text: str) -> str:
+    """Return base64 of a text that UTF-8 cannot encode, as JSON would join two lone surrogates; "" for any other."""
     try:
         text.encode()
-    except UnicodeEncodeError:  # JSON would join two lone surrogates to one character
-        return f'"{base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()}"'
-    return f"[{','.join(text.split(chr(10)))}]"
+    except UnicodeEncodeError:
+        return base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
+    return ""
 
 
 def _text(packed: Any) -> str:

@@ -27,7 +27,7 @@ from convstore.transfer import (
 )
 from convstore.values.log_records import LogChange
 
-MOODS = ["glad", "\ud800 torn", "calm"]
+MOODS = ["glad", "\ud83d\ude00 torn", "calm"]
 
 
 class MoodKind(FactKind[str]):
