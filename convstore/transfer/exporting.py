@@ -215,9 +215,8 @@ class _Export:
         file.write(begin_line(codec, info, state=state))
         changes = LogChanges(codec)
         turn: int | None = None
-        messages = entry = last = (
-            0  # entries without messages do not count: an import writes its own
-        )
+        # entries without messages do not count: an import writes its own
+        messages = entry = last = 0
         async for item in log_of(chat).read(end, changes):
             messages += 1
             entry += item.entry != last
