@@ -10,8 +10,9 @@ makes many are not frozen all the same: the constructor of a frozen dataclass ta
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from operator import attrgetter
 from sys import getsizeof
 from typing import Any, Literal, NamedTuple
 
@@ -340,6 +341,10 @@ class Totals:
     shown_at: int = 0
     link: int = 0
 
+    def copy(self) -> Totals:
+        """Return equal totals; each append changes some, and `replace` takes twenty times as long."""
+        return Totals(*_VALUES_OF_TOTALS(self))
+
     @property
     def is_ended(self) -> bool:
         """True if an event ended the newest turn."""
@@ -373,6 +378,9 @@ class Totals:
         if self.cut:
             return "refused" if self.cut in FILTERED else "cut"
         return "finished"
+
+
+_VALUES_OF_TOTALS = attrgetter(*(value.name for value in fields(Totals)))
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ An append, a rewind and `verify` compute totals with the same functions, so they
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
@@ -182,7 +182,7 @@ class RunningTotals:
         self.shown = ShownSources(self.after.shown or {})
         self._calls = _OpenCalls(self.after.calls)
         self._assignment = Assignment.after(self.after)
-        self._now = replace(self.after)
+        self._now = self.after.copy()
 
     def add_size(self, message: EntryMessage) -> None:
         """Count a stored message and its tokens, and note the call that its stamp describes."""

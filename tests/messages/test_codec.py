@@ -78,6 +78,16 @@ def _restored(message: BaseMessage, *, split: bool = False) -> BaseMessage:
 # Values
 
 
+@given(st.lists(values, max_size=4))
+@example([{"title": "A", "rank": 1}, {"title": "B", "at": datetime(2026, 1, 1, tzinfo=UTC)}])
+@example([{"a": 1}, {"$": "payload"}])
+@example([1.5, float("inf")])
+def test_values_are_encoded_together_as_each_alone(several: list[Any]) -> None:
+    """Sources of a result are encoded in one call, whatever stands beside a value."""
+    alone = [Codec().encode(value) for value in several]
+    assert Codec().encode_each(several, omitted=None) == alone
+
+
 @given(values)
 def test_any_value_comes_back_equal(value: Any) -> None:
     """Values of known types come back with the same types, order, zones, signs and code points, at any nesting."""
