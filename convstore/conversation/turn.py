@@ -513,11 +513,13 @@ class TurnSession:
 
     async def _leave(self, error: BaseException | None) -> None:
         """Close a stream that nobody reads to its end, so that its draft is written, and give the lease back."""
-        if self._streaming is not None:
-            with suppress(RuntimeError):  # another task reads it, and finds the turn lost
-                await self._streaming.aclose()
-        await self._held.note_error(error)
-        await self._held.leave(self._stop)
+        try:
+            if self._streaming is not None:
+                with suppress(RuntimeError):  # another task reads it, and finds the turn lost
+                    await self._streaming.aclose()
+        finally:  # also if its source cannot be closed
+            await self._held.note_error(error)
+            await self._held.leave(self._stop)
 
     async def _renew(self, goes_on: Callable[[], bool]) -> bool:
         """Look for a request to stop, and renew the lease if that is due; False if it is not to be renewed again."""

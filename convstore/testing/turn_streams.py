@@ -278,6 +278,23 @@ class TurnStreamContract:
         found = await turn_of(chat, "r1")
         assert found.draft == "They "
 
+    async def test_a_source_that_cannot_be_closed_keeps_no_lease(self, chat: Conversation) -> None:
+        """The session is left all the same: another worker continues the turn at once, with the draft."""
+
+        class Source:
+            async def __aiter__(self) -> Any:
+                yield "They "
+                await asyncio.Event().wait()
+
+            async def aclose(self) -> None:
+                raise ConnectionError
+
+        with pytest.raises(ConnectionError):
+            async with await chat.turn("r1", human="Do seals sleep?") as turn:
+                assert await anext(turn.stream(Source())) == "They "
+        async with await chat.turn("r1") as turn:
+            assert turn.draft == "They "
+
     async def test_a_redactor_that_fails_hides_no_error(
         self, chat: Conversation, caplog: pytest.LogCaptureFixture
     ) -> None:
