@@ -275,10 +275,23 @@ async def test_parallel_branches_of_one_graph_share_the_turn(chat: Conversation)
 
 
 async def test_the_next_agent_waits_and_is_shown_the_turn_before(
-    store: ConversationStore, database: Any, scope: dict[str, str]
+    store: ConversationStore,
+    database: Any,
+    scope: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another worker's question waits for the answer; the same question gets it, and its model is not asked."""
     going = asyncio.Event()
+    is_refused = asyncio.Event()
+    take = TurnLeases.take
+
+    async def noted(*arguments: Any, **options: Any) -> Any:
+        taken = await take(*arguments, **options)
+        if taken and not taken.is_taken:
+            is_refused.set()
+        return taken
+
+    monkeypatch.setattr(TurnLeases, "take", noted)
     chat = store.conversation(**scope)
     await chat.append([HumanMessage("Hello?", id="q0"), AIMessage("Hello.")])
     asked = asyncio.Event()
@@ -299,7 +312,7 @@ async def test_the_next_agent_waits_and_is_shown_the_turn_before(
     models = [ScriptedModel(replies=[AIMessage("Orcas, too.")]) for _ in range(2)]
     agents = [create_agent(model, middleware=[ConversationMiddleware(other)]) for model in models]
     same = asyncio.create_task(agents[0].ainvoke(ASKED, config))
-    await asyncio.sleep(0.05)
+    await is_refused.wait()
     question = {"messages": [HumanMessage("And orcas?", id="q2")]}
     later = asyncio.create_task(agents[1].ainvoke(question, config))
     going.set()
@@ -341,6 +354,8 @@ async def test_a_stop_ends_a_run_that_nobody_entered(database: Any) -> None:
 
 
 async def _stopped(chat: Conversation, runnable: Any, going: asyncio.Event) -> None:
+    kind = chat.scope["thread_id"]
+
     async def read() -> None:
         config = {"configurable": chat.scope}
         async for _ in runnable.astream(ASKED, config, stream_mode="messages"):
@@ -350,9 +365,10 @@ async def _stopped(chat: Conversation, runnable: Any, going: asyncio.Event) -> N
     async with asyncio.timeout(20):
         while not ((turn := await chat.get_turn("q1")) and turn.draft):  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.01)
-    assert await chat.stop("q1")
-    await asyncio.sleep(0.1)  # a hundredth of the time in which a turn looks for a stop
-    going.set()  # the node's model is stopped at its next token
-    async with asyncio.timeout(20):
+        assert await chat.stop("q1")
+        if kind == "graph":  # the node's model is stopped at its next token, an agent's at once
+            [turns] = _RUNS.turns.values()
+            await turns.held[0].held.ended.wait()
+            going.set()
         await asyncio.wait({reading})
     await _is_free(chat)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from dataclasses import replace
@@ -15,6 +16,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore import ConversationStore
 from convstore.integration import host_of
+from convstore.mongo.migrator import Migrator
 from convstore.runtime.clock import Clock
 
 AHEAD = timedelta(days=3)
@@ -93,17 +95,27 @@ def wrong_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_process_with_a_wrong_clock_breaks_no_lease_of_a_migration(
     own_database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lease that is held by the server's time is held for everybody."""
-    monkeypatch.setattr("convstore.mongo.migrator._WAIT_SECONDS", 0.3)
+    """A lease that is held by the server's time is held for everybody, until it has lapsed."""
+    has_tried = asyncio.Event()
+    is_taken = list[bool]()
+    try_lease = Migrator._try_lease
+
+    async def tried(migrator: Migrator, owner: str) -> bool:
+        is_taken.append(await try_lease(migrator, owner))
+        has_tried.set()
+        return is_taken[-1]
+
+    monkeypatch.setattr(Migrator, "_try_lease", tried)
     until = datetime.now(UTC) + timedelta(seconds=60)
     leases = own_database["convstore_migrations"]
     await leases.insert_one({"_id": "lease", "owner": "alive", "until": until})
-    with pytest.raises(Exception, match="another process"):
-        await ConversationStore(own_database).setup()
+    waiting = asyncio.ensure_future(ConversationStore(own_database).setup())
+    await has_tried.wait()
+    assert not any(is_taken)
     await leases.update_one(
         {"_id": "lease"}, {"$set": {"until": datetime.now(UTC) - timedelta(seconds=1)}}
     )
-    await ConversationStore(own_database).setup()
+    await waiting
     assert await leases.find_one({"_id": "lease"}) is None
 
 
