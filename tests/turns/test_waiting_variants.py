@@ -94,6 +94,25 @@ async def test_a_turn_is_over_once_all_answers_are_shown(chat: Conversation) -> 
     assert await told(chat) == ("finished", "finished")
 
 
+@pytest.mark.parametrize("is_continued", [False, True])
+async def test_the_log_does_not_say_that_an_answer_was_given_up(
+    chat: Conversation, *, is_continued: bool
+) -> None:
+    """It may be continued, so the last entry says open until it is or a later question comes; the turn is finished."""
+    with suppress(RuntimeError):
+        async with await chat.turn("q", regenerate="again"):
+            raise RuntimeError("no model")
+    assert await told(chat) == ("open", "finished")
+    turn = await chat.get_turn("q")
+    assert turn
+    assert (turn.is_finished, turn.pending) == (True, None)
+    if is_continued:
+        await make(chat, "again", is_edit=False, waits=False)
+    else:
+        await chat.append([HumanMessage("And now?"), AIMessage("Now.")])
+    assert await told(chat) == ("finished", "finished")
+
+
 async def test_an_answer_that_was_cut_off_is_so_while_another_is_unfinished(
     chat: Conversation,
 ) -> None:
