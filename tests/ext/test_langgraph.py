@@ -760,7 +760,10 @@ class Context:
 async def test_the_scope_comes_from_context_configuration_or_a_function(
     store: ConversationStore,
 ) -> None:
-    """The user of the context and the thread of the configuration, or what a function makes of both."""
+    """The user of the context and the thread of the configuration, or what a function makes of both.
+
+    What is appended to another conversation than the loaded one answers no view there.
+    """
     graph: StateGraph[Any] = StateGraph(MessagesState, context_schema=Context)
 
     async def call_model(state: ConversationState, runtime: Runtime[Context]) -> dict[str, Any]:
@@ -777,14 +780,16 @@ async def test_the_scope_comes_from_context_configuration_or_a_function(
     for begin, end in edges:
         graph.add_edge(begin, end)
     thread = new_id()
-    await graph.compile().ainvoke(
-        {"messages": [HumanMessage("one")]},
-        {"configurable": {"thread_id": thread}},
-        context=Context("ada", thread),
-    )
+    for question in ("one", "two"):
+        await graph.compile().ainvoke(
+            {"messages": [HumanMessage(question)]},
+            {"configurable": {"thread_id": thread}},
+            context=Context("ada", thread),
+        )
     for name in (thread, f"{thread}-chosen"):
-        chat = store.conversation(user_id="ada", thread_id=name)
-        assert [message.text async for message in chat.messages(rewound=True)] == ["one", "ada, 1"]
+        stored = await store.conversation(user_id="ada", thread_id=name).list_messages(rewound=True)
+        assert [row.message.text for row in stored] == ["one", "ada, 1", "two", "ada, 3"]
+        assert [bool(row.stamp) for row in stored] == [False, name == thread] * 2
 
 
 async def test_tools_find_the_scope_where_the_nodes_do(

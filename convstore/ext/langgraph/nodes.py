@@ -407,7 +407,7 @@ class AppendNode(_Node):
             return await _answered(chat, messages, new, answer, turn_id)
         if joined:
             new = list(joined.taken(new))
-        loaded = loaded_of(state)
+        loaded = _loaded_from(chat, state)
         stamp = stamp_of(loaded, messages, new, counter=chat.store.token_counter)
         numbered = await _with_numbers(chat, self.numbering, messages, new)
         appended, entry = await _append_named(
@@ -420,7 +420,7 @@ class AppendNode(_Node):
         if joined:
             joined.check()
         update: dict[str, Any] = {"convstore_logged": [str(message.id) for message in new]}
-        if loaded is None and turn_id is not None:
+        if loaded_of(state) is None and turn_id is not None:
             update["convstore_turn"] = (
                 turn_id  # the load node would take a logged question for an old one
             )
@@ -431,6 +431,11 @@ class AppendNode(_Node):
         if turn_id is None:
             return None
         return join_turn(chat, await hold_turn(chat, turn_id, busy=self.busy))
+
+
+def _loaded_from(chat: Conversation, state: Any) -> LoadedView | None:
+    """Return the view in a state if it is one of this conversation: answers elsewhere have no stamp of it."""
+    return loaded_of(state) if owner_in(state) in ("", owner_of(chat.scope)) else None
 
 
 def _changed(appended: Sequence[BaseMessage], before: Sequence[BaseMessage]) -> list[BaseMessage]:
