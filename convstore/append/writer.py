@@ -51,7 +51,7 @@ from convstore.sources.source import text_digest
 from convstore.values.append_options import PLAIN, AppendOptions
 from convstore.values.log_records import PlacedItem
 from convstore.values.scope import Scope
-from convstore.values.stamps import check_own
+from convstore.values.stamps import check_known, check_own
 
 
 class Writer:
@@ -180,12 +180,14 @@ class Writer:
         stamp = batch.options.stamp
         question = batch.options.question
         continues = bool(question) and question not in batch.ids
-        if continues or (stamp and stamp.conversation_id) or not batch.condition.follows(Totals()):
+        answers = stamp is not None and bool(stamp.conversation_id or stamp.entry)
+        if continues or answers or not batch.condition.follows(Totals()):
             if cached := await self._reader.find(scope):
                 return cached
             if not batch.condition.follows(Totals()):
                 raise TailMoved(0)
             check_own(stamp, "")
+            check_known(stamp, 0)
             raise UnknownMessageError(question, begins_turn=True)
         now = self._clock.now()
         # A batch that cannot be written must not create a conversation.
@@ -216,12 +218,13 @@ class Writer:
         try:
             while True:
                 tail = None if attempts.lost else await self._tail(cached, known.new)
-                if tail is None or is_unknown or self._must_look_up(batch, tail):
+                if tail is None or is_unknown or self._must_look_up(cached, batch, tail):
                     known, tail = await self._look_again(cached, batch, tail)
                     if known.new.is_empty:
                         await self._refresher.catch_up(cached, tail)
                         return known, None, tail
                 batch.condition.check(tail)
+                check_known(batch.options.stamp, cached.entries)
                 entry = await self._compose(cached, known, tail)
                 if not self._cache.is_warm(cached) and not await self._is_last(cached, tail):
                     attempts.lose()
@@ -270,9 +273,12 @@ class Writer:
         with suppress(StoreError):  # must not hide the append's own outcome
             await settle(self._log.drop_chunks(cached.conversation, batch.token, chunks))
 
-    def _must_look_up(self, batch: Batch, tail: Totals) -> bool:
-        """Return True if the log may hold a part of the batch."""
+    def _must_look_up(self, cached: CachedConversation, batch: Batch, tail: Totals) -> bool:
+        """Return True if the log may hold a part of the batch, or entries that its stamp names."""
         condition = batch.condition
+        stamp = batch.options.stamp
+        if stamp and stamp.entry > cached.entries:
+            return True
         if self._log.must_look_first or batch.items:  # no index keeps their ids unique
             return True
         return condition.refusal is not None or not condition.follows(tail)

@@ -132,7 +132,7 @@ class Conversation:
                 that are in the log already are no conflict.
 
         Raises:
-            InvalidInputError: `stamp` is no stamp, or that of another conversation's view.
+            InvalidInputError: `stamp` is not that of a view which this conversation had.
             InvalidMessageError: A message is invalid; the error names the message and the field.
             UnencodableError: An artifact holds a value of a type that cannot be restored exactly.
             BatchTooLargeError: The batch exceeds 1 MB, not counting large tool results and large parts of messages.

@@ -41,7 +41,7 @@ from convstore.turns.streaming import read_until
 from convstore.values.models import Receipt
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import PATH, check_choice
-from convstore.values.stamps import ViewStamp
+from convstore.values.stamps import ViewStamp, check_stamp
 from convstore.values.turns import TurnCall
 from convstore.view.past import PastViews
 from convstore.wire.history import History
@@ -201,6 +201,7 @@ class TurnSession:
             stamp: Stamp of the view that the first AI message answers; by default of the view loaded last.
 
         Raises:
+            InvalidInputError: `stamp` is not that of a view which this conversation had.
             InvalidMessageError: A message is invalid, or has the id of the turn.
             UnfinishedReplyError: A reply failed, was cancelled or is still being made.
             TurnLostError: Another worker took the turn over, or this one left it. Nothing was written.
@@ -220,6 +221,8 @@ class TurnSession:
                     "has the id of the turn, which is that of its question", index=index
                 )
         answers = any(isinstance(message, AIMessage) for message in whole)
+        if stamp is not None:
+            check_stamp(stamp)
         stamp = stamp or (self._stamp if answers else None)
         receipt = await self._held.append(addition.answering(stamp))
         if answers:

@@ -348,3 +348,12 @@ def check_own(stamp: ViewStamp | None, conversation: str) -> None:
         raise InvalidInputError(
             "stamp is the stamp of another conversation's view; pass that of a history of this one"
         )
+
+
+def check_known(stamp: ViewStamp | None, entries: int) -> None:
+    """Raise an InvalidInputError if a stamp names an entry after the last one of a log, which no view can have seen."""
+    if stamp and stamp.entry > entries:
+        raise InvalidInputError(
+            "stamp is that of a view of messages that this conversation does not have yet; pass "
+            "history.stamp of the view that the model was shown, or no stamp"
+        )

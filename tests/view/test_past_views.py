@@ -11,10 +11,11 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
+from convstore.conversation.turn_access import TurnAccess
 from convstore.exceptions import CorruptDocumentError, UnknownMessageError
 from convstore.summarization import CompactionRule, HeadTailSummarizer
 from convstore.testing.samples import new_id, rag_turn
-from convstore.values.stamps import write_stamp
+from convstore.values.stamps import ViewStamp, write_stamp
 from convstore.view import past
 
 RULE = CompactionRule(max_tokens_before_summary=200, max_summary_tokens=100, keep_last_turns=2)
@@ -346,11 +347,18 @@ async def test_a_view_whose_summary_is_lost_is_damage(
 )
 async def test_a_stamp_that_can_not_be_stored_is_refused(chat: Conversation, change: Any) -> None:
     """A stamp that cannot be stored, such as one with text that UTF-8 cannot encode, is refused before any write."""
-    await chat.append(HumanMessage("Hi"))
+    await chat.append(HumanMessage("Hi", id="q"))
     stamp = (await chat.load_history()).stamp.model_copy(update=change)
-    for call in (chat.view_at(stamp), chat.append(AIMessage("No."), stamp=stamp)):
-        with pytest.raises(InvalidInputError, match="stamp"):
-            await call
+    async with await chat.turn("q") as turn:
+        answer = AIMessage("No.")
+        refused = (
+            chat.view_at(stamp),
+            chat.append(answer, stamp=stamp),
+            turn.append(answer, stamp=stamp),
+        )
+        for call in refused:
+            with pytest.raises(InvalidInputError, match="stamp"):
+                await call
     assert (await chat.info()).message_count == 1
 
 
@@ -379,6 +387,60 @@ async def test_the_stamp_of_another_conversation_is_refused(
     with pytest.raises(InvalidInputError, match="another conversation"):
         await new.append(AIMessage("Hello."), stamp=stamp)
     assert [stored.stamp is not None for stored in await new.list_messages()] == [False, True]
+
+
+@pytest.mark.parametrize("door", ["append", "append_history", "turn", "step of a run", "whole run"])
+async def test_the_stamp_of_an_entry_that_is_not_there_yet_is_refused(
+    chat: Conversation, door: str
+) -> None:
+    """Every door that takes a stamp refuses one of a later entry before it writes; the right one is accepted then."""
+    await chat.append(HumanMessage("Hi", id="q"))
+    right = (await chat.load_history()).stamp
+    answer = AIMessage("Hello.", id="a")
+
+    async def append(stamp: ViewStamp) -> None:
+        match door:
+            case "append":
+                await chat.append(answer, stamp=stamp)
+            case "append_history":
+                history = [HumanMessage("Hi"), answer]
+                await chat.append_history(history, trust="all", stamp=stamp)
+            case "whole run":
+                await TurnAccess(chat).append_run([answer], stamp=stamp)
+            case "turn":
+                async with await chat.turn("q") as turn:
+                    await turn.append(answer, stamp=stamp)
+            case _:
+                async with await chat.turn("q") as turn:
+                    await TurnAccess(chat).append(turn._held, [answer], stamp=stamp)
+
+    for entry in (2, 99):
+        with pytest.raises(InvalidInputError, match="does not have yet"):
+            await append(right.model_copy(update={"entry": entry}))
+        assert (await chat.info()).message_count == 1
+    await append(right)
+    assert (await chat.list_messages())[-1].stamp == right
+    await chat.append(answer, stamp=right.model_copy(update={"entry": 99}))  # it is there
+
+
+async def test_the_stamp_of_a_view_that_another_worker_loaded_is_accepted(
+    store: ConversationStore, chat: Conversation, database: Any
+) -> None:
+    """It may name an entry that this worker does not know yet. No conversation begins with such a stamp."""
+    await chat.append(HumanMessage("Hi"))
+    elsewhere = other_process(store, database).conversation(**chat.scope)
+    await elsewhere.append(HumanMessage("And seals?"))
+    stamp = (await elsewhere.load_history()).stamp
+    assert stamp.entry == 2
+    await chat.append(AIMessage("Hello."), stamp=stamp)
+    assert (await chat.list_messages())[-1].stamp == stamp
+    new = store.conversation(user_id="ada", thread_id=new_id())
+    with pytest.raises(InvalidInputError, match="does not have yet"):
+        await new.append(
+            [HumanMessage("Hi"), AIMessage("Hello.")],
+            stamp=stamp.model_copy(update={"conversation_id": ""}),
+        )
+    assert (await new.info()).conversation_id == ""
 
 
 async def test_in_a_loop_each_step_of_a_turn_keeps_its_own_stamp(chat: Conversation) -> None:
