@@ -194,7 +194,7 @@ class LogCheck:
         """Return the messages of an entry whose turn is no question of the log up to them."""
         problems = list[Problem]()
         for message in entry.messages:
-            if message.begins_turn:
+            if message.begins_turn and message.type == "human":
                 self._questions.add(message.ordinal)
             elif message.turn and message.turn not in self._questions and not self.is_damaged:
                 problems.append(

@@ -54,3 +54,16 @@ async def test_what_is_stored_of_a_turn_is_derived_again() -> None:
         found = await database[LOG].update_one({"totals.entries": number}, update)
         assert found.modified_count == 1, name
         assert (await doctor.verify()).findings, name
+
+
+async def test_only_a_message_of_a_person_is_a_question() -> None:
+    """A reply whose turn is its own ordinal belongs to no question."""
+    database = AsyncMongoMockClient()["damage"]
+    store = ConversationStore(database)
+    await store.setup()
+    chat = store.conversation(user_id="ada", thread_id="t")
+    await chat.append([HumanMessage("Orcas?"), AIMessage("5.")])
+    await chat.append(AIMessage("By the way.", id="reply"))
+    await database[LOG].update_one({"totals.entries": 2}, {"$set": {"messages.0.turn": 3}})
+    problems = [finding.problem for finding in (await store.verify()).findings]
+    assert "message 'reply': its turn is no question before it" in problems
