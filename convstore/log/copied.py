@@ -57,7 +57,7 @@ class LogCopy:
     Attributes:
         codec: Decodes messages.
         tail: The totals of its last entry.
-        places: Ordinals of messages in the log, and in the copy.
+        places: Ordinals of messages in the log, and in the copy; 0 for a message that it lacks.
         log_active: The active messages of the log, as far as its entries were seen.
         log_sources: The highest source id that was in use after any of them.
         matched: Number of these entries.
@@ -126,10 +126,9 @@ class LogCopy:
             self.variants[key] = self.variants[key].after(entry)
 
     def match(self, entry: Entry) -> None:
-        """Note where the copy has an entry of the log, which was copied: its messages, its items and its number."""
+        """Note where the copy has what it has of an entry of the log: its messages, its items and its number."""
         for message in entry.messages:
-            if place := self._ids.get(message.id):
-                self.places[message.ordinal] = place
+            self.places[message.ordinal] = self._ids.get(message.id, 0)
         for row in item_rows([entry]):
             if place_of_item := self.items.get(row.item.id):
                 self._item_places.append((row.place, place_of_item))

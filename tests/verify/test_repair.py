@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import uuid
 from contextlib import aclosing
@@ -10,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from programs import killed
 from properties import parts
 
@@ -273,6 +274,42 @@ async def test_a_move_that_was_killed_writes_nothing_twice(
     assert (await messages_of(ConversationStore(own).conversation(**chat.scope)))[-1] == "late"
     assert (await ConversationStore(own).verify()).findings == ()
     await store.close()
+
+
+async def test_what_follows_a_late_entry_that_has_no_room_takes_nothing_of_it(
+    own: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its source ids are taken, so it stays where it is: later messages belong to no turn, annotations to no message."""
+    store = ConversationStore(own, clock=Clock(monotonic=lambda: 100.0))
+    chat = store.conversation(user_id="u", thread_id="t")
+    await talk(chat, range(5))
+    await broken(own, chat)
+    await repair(own, chat)
+    fresh = ConversationStore(own).conversation(**chat.scope)
+    await fresh.append(_numbered_turn("new"))
+    await chat.append(_numbered_turn("late"))
+    await chat.append(AIMessage("Its answer.", id="answer"))
+    await chat.annotate("late", rating=1)
+    await sweep(own, 90)
+    assert "where its source ids are taken" in caplog.text
+    assert (await messages_of(fresh))[-2:] == ["new-result", "answer"]
+    assert await fresh.annotations(["new", "new-call", "new-result", "answer"]) == {}
+    assert [message.turn for message in (await entries_of(own, fresh))[-1].messages] == [0]
+    assert (await ConversationStore(own).verify()).findings == ()
+    await store.close()
+
+
+def _numbered_turn(id_: str) -> list[BaseMessage]:
+    """A question with a result whose tool numbers its source 500."""
+    call = {"name": "search", "args": {}, "id": f"call-{id_}"}
+    source = {"source_id": 500, "title": id_, "content": f"{id_} " * 50}
+    return [
+        HumanMessage("What?", id=id_),
+        AIMessage("", id=f"{id_}-call", tool_calls=[call]),
+        ToolMessage(
+            json.dumps([source]), id=f"{id_}-result", name="search", tool_call_id=call["id"]
+        ),
+    ]
 
 
 async def test_a_cached_id_is_used_for_ten_seconds_at_most(own: Any) -> None:
