@@ -199,7 +199,7 @@ def _number(
 def _set_place(
     prepared: Prepared, batch: Batch, ordinal: int, followed: Followed, *, added_to: str
 ) -> None:
-    """Set the fields of a prepared message that depend on its position in the log.
+    """Set the fields of a prepared message that depend on its position in the log, whatever it was composed for before.
 
     `added_to` is the `result_id` of the call to whose result a tool added it, "" for any other message.
     """
@@ -208,6 +208,7 @@ def _set_place(
     message.turn = followed.turn
     message.calls = followed.results
     message.answers = added_to or followed.call.result
+    message.stamp = ""
     message.saw = saw_of(ordinal) if message.is_reply else 0
     if message.saw and (columns := batch.options.columns.get(message.id)):
         message.saw = max(1, message.saw - columns.unseen)

@@ -171,6 +171,8 @@ class Repairer:
         ):
             return
         copy = LogCopy(self.codec)
+        with suppress(CorruptDocumentError):  # else the stamps of late answers name no summary
+            copy.summaries = frozenset(await self.ends.summaries.all(target))
         async with aclosing(self._batches(source, "")) as batches:
             async for batch in batches:
                 async for entry in self._entries(target, entry_id(target, copy.tail.entries)):

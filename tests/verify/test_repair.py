@@ -279,7 +279,7 @@ async def test_a_move_that_was_killed_writes_nothing_twice(
 async def test_what_follows_a_late_entry_that_has_no_room_takes_nothing_of_it(
     own: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its source ids are taken, so it stays where it is: later messages belong to no turn, annotations to no message."""
+    """Its source ids are taken, so it stays where it is: an answer belongs to no turn, an annotation to no message."""
     store = ConversationStore(own, clock=Clock(monotonic=lambda: 100.0))
     chat = store.conversation(user_id="u", thread_id="t")
     await talk(chat, range(5))
@@ -575,18 +575,51 @@ async def test_conversations_of_sub_agents_stay_where_they_are(own: Any) -> None
     assert await own["log"].count_documents({"first": {"$exists": True}}) == 0
 
 
-async def test_an_answer_to_a_view_of_the_old_log_is_stored(own: Any) -> None:
-    """Its stamp names a log that nobody reads any more, and is left out."""
-    store = ConversationStore(own, clock=Clock(monotonic=lambda: 100.0))
+@pytest.mark.parametrize("knows_the_old_id", [False, True])
+async def test_an_answer_to_a_view_of_the_old_log_is_stored(
+    own: Any, knows_the_old_id: bool
+) -> None:
+    """Its stamp names a log that nobody reads any more, and is left out, also if the answer was made for that log."""
+    seconds = [100.0]
+    store = ConversationStore(own, clock=Clock(monotonic=lambda: seconds[0]))
     chat = store.conversation(user_id="u", thread_id="t")
     await talk(chat, range(5))
     await chat.append(HumanMessage("q", id="q"))
     stamp = (await chat.load_history()).stamp
     await broken(own, chat)
     await repair(own, chat)
-    fresh = ConversationStore(own).conversation(**chat.scope)
+    seconds[0] += 11
+    fresh = chat if knows_the_old_id else ConversationStore(own).conversation(**chat.scope)
     await fresh.append(AIMessage("a", id="a"), stamp=stamp)
     assert (await messages_of(fresh))[-2:] == ["q", "a"]
+    assert (await fresh.list_messages())[-1].stamp is None
+    assert (await fresh.store.verify()).findings == ()
+    await store.close()
+
+
+async def test_a_late_answer_keeps_the_summary_of_its_view(own: Any) -> None:
+    """Its stamp names the summary, which the copy has."""
+    store = ConversationStore(
+        own,
+        clock=Clock(monotonic=lambda: 100.0),
+        summarizer=HeadTailSummarizer(SUMMARY_RULE),
+    )
+    chat = store.conversation(user_id="u", thread_id="t")
+    for word in ("more ", "most "):
+        await chat.append([HumanMessage(word * 1_000), AIMessage(word * 9_000)])
+    assert (await chat.compact(force=True)).status == "done"
+    await talk(chat, range(3))
+    stamp = (await chat.load_history()).stamp
+    assert stamp is not None
+    await broken(own, chat, 4)
+    await repair(own, chat)
+    await chat.append(AIMessage("a", id="a"), stamp=stamp)
+    await sweep(own, 90)
+    fresh = ConversationStore(own).conversation(**chat.scope)
+    moved = (await fresh.list_messages())[-1].stamp
+    assert moved is not None
+    assert moved.summary == stamp.summary != ""
+    await store.close()
 
 
 async def test_a_part_of_an_id_finds_nothing(own: Any) -> None:
