@@ -8,7 +8,7 @@ repeated when somebody else was faster.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -298,8 +298,9 @@ class Writer:
     async def _look_up(self, cached: CachedConversation, batch: Batch) -> BatchLookup:
         """Find the messages of the batch that are in the log, and check that their content is equal."""
         condition = batch.condition
-        tail, everything = await self._read_end(cached, batch)
-        questions = cached.known_questions(batch.named) | {
+        questions = cached.known_questions(batch.named)
+        tail, everything = await self._read_end(cached, batch, known=questions.keys())
+        questions |= {
             id_: row.message.ordinal for id_, row in everything.items() if row.message.begins_turn
         }
         cached.know_questions([row.message for row in everything.values()])
@@ -318,14 +319,14 @@ class Writer:
         return BatchLookup(new, stored, renumbered, questions)
 
     async def _read_end(
-        self, cached: CachedConversation, batch: Batch
+        self, cached: CachedConversation, batch: Batch, *, known: Collection[str]
     ) -> tuple[Totals, Mapping[str, StoredMessageRow]]:
         """Return the end of the log, and the messages that a batch names, by their ids. Two commands, in parallel.
 
-        One for a batch without messages that names only questions that this store knows.
+        One for a batch without messages that names only questions that are known.
         """
         conversation = cached.conversation
-        wanted = {*batch.ids, *batch.named.difference(cached.questions)}
+        wanted = {*batch.ids, *batch.named.difference(known)}
         read_tail = self._log.last_totals(conversation, shown=batch.needs_shown)
         if not wanted:
             return await read_tail, {}

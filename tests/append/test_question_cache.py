@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
-from convstore import Conversation
+from convstore import Conversation, ConversationStore
+from convstore.integration import host_of
+from convstore.mongo.log import Log
 from convstore.runtime import cache
 
 
@@ -22,3 +26,23 @@ async def test_a_turn_is_named_though_the_cache_forgets_its_question(
     found = await chat.get_turn("q3")
     assert found is not None
     assert found.over == "finished"
+
+
+async def test_a_turn_is_named_though_the_cache_forgets_its_question_during_a_look_up(
+    chat: Conversation, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker took the number of the entry, and a page of many turns is read while the ids are looked up."""
+    await chat.append(HumanMessage("First?", id="q1"))
+    await ConversationStore(database).conversation(**chat.scope).append(HumanMessage("Second?"))
+    read = Log.last_totals
+    cache_of_all = (await host_of(chat).services()).reader.cache
+
+    async def forgetting(self: Log, conversation: str, **options: Any) -> Any:
+        cached = cache_of_all.get(tuple(chat.scope.items()))
+        assert cached is not None
+        cached.questions.clear()
+        return await read(self, conversation, **options)
+
+    monkeypatch.setattr(Log, "last_totals", forgetting)
+    await chat.append(AIMessage("So."), turn="q1")
+    assert (await chat.list_messages())[-1].turn_id == "q1"
