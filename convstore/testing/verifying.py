@@ -72,9 +72,9 @@ async def _no_pause(seconds: float) -> None:
     """Replace the wait between two reads."""
 
 
-def clock_ahead(ahead: timedelta) -> Clock:
-    """Return a clock that stands still, some time from now, and does not wait."""
-    moment = datetime.now(UTC) + ahead
+def clock_ahead(ahead: timedelta, *, of: datetime | None = None) -> Clock:
+    """Return a clock that stands still, some time from now or from a moment, and does not wait."""
+    moment = (of or datetime.now(UTC)) + ahead
     return Clock(now=lambda: moment, sleep=_no_pause)
 
 
@@ -347,12 +347,19 @@ class VerifyContract(VerifyFixtures):
         assert seen == [1, 2, 3]
 
     async def test_a_head_that_was_just_refreshed_is_no_finding(
-        self, stored: Stored, store: ConversationStore
+        self, stored: Stored, new_store: NewStore
     ) -> None:
         """A head may name an append in flight, so a missing entry is a finding only after two minutes."""
         await stored.set_head({"entry": [15, 7]})
-        assert kinds(await store.verify(user_id=stored.user)) == []
-        assert await stored.found() == [("head_entry", (await stored.head())["_id"])]
+        head = await stored.head()
+        written = head["written_at"].replace(tzinfo=UTC)
+        two_minutes = timedelta(minutes=2)
+        for age, found in (
+            (two_minutes, []),
+            (two_minutes + timedelta(milliseconds=1), [("head_entry", head["_id"])]),
+        ):
+            verifier = new_store(clock=clock_ahead(age, of=written))
+            assert kinds(await verifier.verify(user_id=stored.user)) == found
 
     @pytest.mark.parametrize(
         ("old", "new"),
