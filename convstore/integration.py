@@ -21,7 +21,7 @@ from convstore.append.inputs import normalize_messages
 from convstore.append.responses import is_answer_item
 from convstore.conversation import Conversation
 from convstore.conversation.host import host_of
-from convstore.conversation.log import ConversationLog, restored_facts
+from convstore.conversation.log import ConversationLog, check_fact, renumbered_fact
 from convstore.conversation.numbering import ResultNumbering
 from convstore.conversation.operations import Operation
 from convstore.conversation.run_turn import RunTurn
@@ -57,6 +57,7 @@ __all__ = [
     "TurnRecord",
     "agent_tools",
     "as_of",
+    "check_fact",
     "documents_of",
     "driver_errors",
     "fit_for",
@@ -69,7 +70,7 @@ __all__ = [
     "normalize_messages",
     "open_database",
     "probe_server",
-    "restored_facts",
+    "renumbered_fact",
     "row_of",
     "run_sync",
     "settle",

@@ -5,7 +5,7 @@ It also shows what views leave out: rewound messages, entries, source ids.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ from convstore.exceptions import ConversationDeletedError, InvalidInputError
 from convstore.log.changes import LogChanges
 from convstore.log.entry import Entry, Facts, Totals
 from convstore.log.facts.event import EVENT, TurnEvent
-from convstore.log.facts.table import kind_named
+from convstore.log.facts.table import each, kind_named
 from convstore.log.stored_message import stamp_of
 from convstore.messages.values import Codec
 from convstore.readback.items import items_of_all_messages
@@ -337,8 +337,24 @@ class ConversationLog:
         ]
 
 
+def check_fact(fact: LogChange, codec: Codec, *, before: int) -> None:
+    """Raise an InvalidInputError for a fact that no entry can have which follows so many messages."""
+    facts = restored_facts([fact], codec)
+    entry = Entry(before + 1, fact.at, (), Totals(messages=before), facts=facts)
+    for kind, value in each(facts):
+        for problem in kind.problems(value, entry, {}, codec):
+            raise InvalidInputError(f"its fact {fact.name!r:.80} is damaged: {problem}")
+
+
+def renumbered_fact(fact: LogChange, codec: Codec, place: Callable[[int], int]) -> LogChange:
+    """Return a fact of an archive for a log that lacks some of its messages, in which `place` returns positions."""
+    kind = kind_named(fact.name)
+    value = kind.renumbered(kind.restored(codec.decode(fact.values)), place)
+    return fact._replace(values=codec.encode(kind.archived(value)))
+
+
 def restored_facts(facts: Sequence[LogChange], codec: Codec) -> Facts:
-    """Return the facts that an archive has of one entry; an InvalidInputError if one is damaged."""
+    """Return the facts that an archive has of one entry; an InvalidInputError if one cannot be read."""
     restored = dict[str, Any]()
     for fact in facts:
         kind = kind_named(fact.name)

@@ -56,6 +56,7 @@ from convstore.transfer.prepare import (
     make_ready,
     messages_between,
     numbers_of,
+    without_left_out,
 )
 from convstore.transfer.records import (
     AssignedScope,
@@ -230,9 +231,8 @@ class _Import:
             )
 
     async def _import_into(self, chat: Conversation, record: ConversationRecord) -> None:
-        messages, problems = await asyncio.to_thread(
-            make_ready, record, codec=host_of(self.store).codec
-        )
+        codec = host_of(self.store).codec
+        messages, problems = await asyncio.to_thread(make_ready, record, codec=codec)
         bad = [problem for problem in problems if problem.what == "message"]
         if bad and not self.skip_messages:
             more = ""
@@ -241,10 +241,10 @@ class _Import:
             raise InvalidInputError(f"{bad[0].where}: {bad[0].reason}{more}")
         for problem in problems:
             self.report.note(problem)
+        record = without_left_out(record, messages, codec)
         written, changed = await self._run(chat, record, messages)
         await self._index(chat, written)
         known = len(messages) - written
-        self.report.messages += written
         self.report.known += known
         for reason in changed:
             self._note("changed", record, reason)
@@ -277,6 +277,7 @@ class _Import:
                 return await work.run()
             finally:
                 written += work.written
+                self.report.messages += work.written
 
         changed = await until_written(go_on, TailMoved)
         return written, changed
@@ -433,7 +434,7 @@ class _ConversationImport:
         done = 0
         if not self._messages:
             await self._append_items(self._missing_items())
-        await self._make_changes(None, is_known=stored > 0)
+        await self._make_changes(None, is_known=True)
         for batch in batches_of(self._record, self._messages):
             new = batch.messages[max(0, self.known - done) :]
             done += len(batch.messages)

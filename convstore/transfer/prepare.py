@@ -7,50 +7,36 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore.exceptions import InvalidInputError
-from convstore.integration import normalize_messages, restored_facts
+from convstore.integration import normalize_messages, renumbered_fact
 from convstore.messages.encoding import SMALLEST_PART, digest_of, encode_message, fields_of
 from convstore.messages.sizes import bytes_of
 from convstore.messages.values import Codec
-from convstore.sources.source import read_ids
+from convstore.transfer.checking import (
+    MAX_ENTRY_BYTES,
+    check_changes,
+    check_item,
+    check_record,
+    numbers_in,
+)
 from convstore.transfer.dicts import as_item, without_id
 from convstore.transfer.records import (
-    DAMAGED,
     ConversationRecord,
-    Message,
     Problem,
 )
 from convstore.values.append_options import Columns
-from convstore.values.log_records import LogChange, PlacedItem, RecordItem
+from convstore.values.log_records import PlacedItem, RecordItem
 from convstore.values.plain import part_of
 from convstore.values.ranges import joined
-from convstore.values.scope import check_choice, check_id, check_number, id_problem
-from convstore.values.turns import Decision, Pause
+from convstore.values.scope import id_problem
 
 Placed = TypeVar("Placed")
-
-MAX_SOURCE_ID = 10**12
-"""Highest source id that is imported. A log gets there after a million results that each skip a million numbers."""
-
-_CHANGES = (
-    "begin",
-    "append",
-    "wait",
-    "decide",
-    "finish",
-    "stop",
-    "activate",
-    "rewind",
-    "undo",
-    "fact",
-)
-_MAX_ENTRY_BYTES = 1_000_000
-"""Characters from which a message is measured in bytes: UTF-8 needs up to three bytes for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +82,7 @@ def make_ready(
     Raises:
         InvalidInputError: A value of the record, besides its messages, cannot be stored.
     """
-    _check_record(record, codec)
+    check_record(record, codec)
     messages = list[ReadyMessage]()
     problems = list[Problem]()
     seen = set[str]()
@@ -104,7 +90,7 @@ def make_ready(
         item = as_item(given)
         where = item.where or f"{record.where}, message {position}".removeprefix(", ")
         try:
-            _check_item(item, position)
+            check_item(item, position)
             key = f"{item.key or position}:{record.id}"
             read, note = _read(item, seen, key=digest_of(key).hex() if id_problem(key) else key)
             placed = replace(item, where=where)
@@ -123,156 +109,29 @@ def make_ready(
     return messages, problems
 
 
-def _check_record(record: ConversationRecord, codec: Codec) -> None:
-    """Raise an InvalidInputError for a value of a record that cannot be stored; messages are not looked at."""
-    number = len(record.messages)
-    if not isinstance(record.title, str | None):
-        raise InvalidInputError(
-            f"its title must be a str or None, not {type(record.title).__name__}"
-        )
-    for name, values in (("metadata", record.metadata), ("state", record.state)):
-        _check_names(values, name)
-    check_number(
-        record.sources_through, name="its sources_through", minimum=0, maximum=MAX_SOURCE_ID
-    )
-    for first, last in record.rewound:
-        check_number(first, name="the first message of a rewind", minimum=1, maximum=last)
-        check_number(last, name="the last message of a rewind", minimum=1, maximum=number)
-    _check_changes(record, codec)
-    seen = set[str | None]()
-    for item, position in record.items:
-        check_number(position, name="the message before an item", minimum=0, maximum=number)
-        check_id(item.kind, name="the kind of an item")
-        if problem := id_problem(item.id):
-            raise InvalidInputError(f"the id of an item {problem}")
-        if item.id in seen:
-            raise InvalidInputError(f"two of its items have the id {item.id!r}; give each its own")
-        seen.add(item.id)
+def without_left_out(
+    record: ConversationRecord, messages: Sequence[ReadyMessage], codec: Codec
+) -> ConversationRecord:
+    """Return a record whose facts name the ordinals of the messages that can be appended.
 
-
-def _check_changes(record: ConversationRecord, codec: Codec) -> None:
-    """Raise an InvalidInputError for changes that no log can have had: they are made one by one, after its messages.
-
-    A variant begins at a turn before it has messages, is finished or shown.
+    Raises:
+        InvalidInputError: Others were left out that its changes need.
     """
-    if not record.changes:
-        return
-    known = _questions(record.messages)
-    places = _places(record.messages)
-    begun = set[tuple[str, str]]()
-    facts = set[tuple[str, int]]()
-    last = 0
-    for change in record.changes:
-        last = check_number(
-            change.ordinal,
-            name="the ordinal of a change",
-            minimum=last + (change.has_messages and not change.is_fact),
-            maximum=len(record.messages),
-        )
-        if _needs_message(change) and places.get(change.message, last + 1) > last:
-            raise InvalidInputError(f"it lacks the message {change.message!r:.80} of a change")
-        check_choice(change.kind, *_CHANGES, name="the kind of a change")
-        if change.is_fact:
-            _check_fact(change, codec, facts)
-        elif change.variant:
-            _check_variant(change, known, begun)
-        elif change.is_event:
-            _check_question(change, known)
-        elif change.kind not in ("rewind", "undo"):
-            raise InvalidInputError(f"its change {change.kind!r} names no variant")
-        _check_call(change)
-
-
-def _check_fact(fact: LogChange, codec: Codec, seen: set[tuple[str, int]]) -> None:
-    """Check that a fact can be read, and is the only one of its kind in its entry; note it."""
-    check_id(fact.name, name="the kind of a fact")
-    restored_facts([fact], codec)
-    place = (fact.name, fact.ordinal)
-    if fact.has_messages and place in seen:
-        raise InvalidInputError(f"an entry of it has two facts of the kind {fact.name!r}")
-    if fact.has_messages:
-        seen.add(place)
-
-
-def _needs_message(change: LogChange) -> bool:
-    """Return True if a change names a message: an undo of what left an empty place restores none."""
-    is_new_question = change.kind == "begin" and change.turn == change.variant
-    return bool(change.message) or change.kind == "rewind" or is_new_question
-
-
-def _places(messages: Sequence[Message]) -> dict[Any, int]:
-    """Return the positions of the messages of a record, by id."""
-    return {
-        part_of(as_item(given).message, "id"): position
-        for position, given in enumerate(messages, 1)
-    }
-
-
-def _check_question(change: LogChange, questions: Mapping[str, int]) -> None:
-    """Check that the turn of a change has begun."""
-    if questions.get(change.turn, change.ordinal + 1) > change.ordinal:
-        raise InvalidInputError(f"it lacks the question {change.turn!r:.80} of one of its changes")
-
-
-def _check_call(change: LogChange) -> None:
-    """Check how a call waits, or what was decided about it: readers take both as they are."""
-    if change.kind not in ("wait", "decide"):
-        return
-    check_id(change.call, name="the call of a change")
-    try:
-        if change.kind == "wait":
-            Pause.read(change.values)
-        else:
-            Decision.read(change.values)
-    except DAMAGED as error:
-        raise InvalidInputError(
-            f"the {change.kind!r} of its call {change.call!r:.80} cannot be read: {error}"
-        ) from error
-
-
-def _check_variant(
-    change: LogChange, questions: Mapping[str, int], begun: set[tuple[str, str]]
-) -> None:
-    """Check a change of a variant, given the variants begun before, and note it if it begins one."""
-    variant = (change.first_turn, change.variant)
-    is_begin = change.kind == "begin"
-    if is_begin:
-        begun.add(variant)
-    is_new_question = is_begin and change.turn == change.variant
-    if change.turn not in questions and not is_new_question:
-        raise InvalidInputError(f"it lacks the question {change.turn!r:.80} of one of its variants")
-    is_first = change.kind == "activate" and change.variant == change.turn
-    if not is_first and variant not in begun:
-        raise InvalidInputError(f"its variant {change.variant!r:.80} has no beginning")
-    if questions.get(change.first_turn, change.ordinal + 1) > change.ordinal:
-        raise InvalidInputError(
-            f"its variant {change.variant!r:.80} stands before the question that it is of"
-        )
-
-
-def _questions(messages: Sequence[Message]) -> dict[Any, int]:
-    """Return the positions of the questions of a record, by id."""
-    found = dict[Any, int]()
-    for position, given in enumerate(messages, 1):
-        message, turn = (
-            (given.message, given.turn) if isinstance(given, RecordItem) else (given, None)
-        )
-        if isinstance(message, HumanMessage) and turn in (None, position):
-            found[message.id] = position
-    return found
-
-
-def _check_item(item: RecordItem, position: int) -> None:
-    """Raise an InvalidInputError for a value beside a message that cannot be stored."""
-    check_number(item.entry, name="entry", minimum=0)
-    if item.turn is not None:
-        check_number(item.turn, name="turn", minimum=0, maximum=position)
-    check_number(item.unseen, name="unseen", minimum=0, maximum=position - 1)
-    if item.added_to:
-        check_id(item.added_to, name="added_to")
-    _check_names(item.annotations, "annotations")
-    for number in _numbers_in(item.sources):
-        check_number(number, name="a source id", minimum=1, maximum=MAX_SOURCE_ID)
+    positions = [message.position for message in messages]
+    if not record.changes or positions == [*range(1, len(record.messages) + 1)]:
+        return record
+    kept = set(positions)
+    found = [
+        given if position in kept else RecordItem(message=None, entry=as_item(given).entry)
+        for position, given in enumerate(record.messages, 1)
+    ]
+    check_changes(replace(record, messages=found), codec)
+    place = partial(bisect_right, positions)
+    changes = [
+        renumbered_fact(change, codec, place) if change.is_fact else change
+        for change in record.changes
+    ]
+    return replace(record, changes=changes)
 
 
 def columns_of(messages: Sequence[ReadyMessage], ids: Mapping[int, str]) -> dict[str, Columns]:
@@ -287,19 +146,6 @@ def columns_of(messages: Sequence[ReadyMessage], ids: Mapping[int, str]) -> dict
             turn = ids.get(item.turn, "")
             found[ready.id] = Columns(turn, item.unseen, item.added_to, item.is_failed)
     return found
-
-
-def _check_names(values: Any, name: str) -> None:
-    if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
-        raise InvalidInputError(f"its {name} must have values by name, not {type(values).__name__}")
-
-
-def _numbers_in(sources: str) -> list[int]:
-    """Return the source ids that an export names for a message."""
-    try:
-        return read_ids(sources)
-    except ValueError as error:
-        raise InvalidInputError(f"its sources must be ids such as '3, 11-20': {error}") from error
 
 
 def _note_of_dates(messages: Sequence[ReadyMessage]) -> list[str]:
@@ -405,7 +251,7 @@ def hidden_ranges(shown: Iterable[bool]) -> list[tuple[int, int]]:
 
 def numbers_of(batch: Sequence[ReadyMessage]) -> list[int]:
     """Return the source ids that an export names for a batch."""
-    return [number for message in batch for number in _numbers_in(message.item.sources)]
+    return [number for message in batch for number in numbers_in(message.item.sources)]
 
 
 def _read(item: RecordItem, seen: Container[str], *, key: str) -> tuple[list[BaseMessage], str]:
@@ -427,12 +273,12 @@ def _with_digests(codec: Codec, messages: Sequence[BaseMessage]) -> list[tuple[B
     """Return the messages with the digests of body and payload, as entries store them."""
     encoded = [encode_message(codec, fields_of(message)) for message in messages]
     for message, form in zip(messages, encoded, strict=True):
-        if bytes_of(form.body) <= _MAX_ENTRY_BYTES:
+        if bytes_of(form.body) <= MAX_ENTRY_BYTES:
             continue
         least = encode_message(
             codec, fields_of(message), minimum=SMALLEST_PART, whole_contents=True
         )
-        if bytes_of(least.body) > _MAX_ENTRY_BYTES:
+        if bytes_of(least.body) > MAX_ENTRY_BYTES:
             raise InvalidInputError(
                 "larger than 1 MB in fields of fewer than 500 characters each; join or shorten them"
             )

@@ -16,6 +16,7 @@ from convstore.integration import host_of
 from convstore.log.entry import Entry, Totals
 from convstore.log.facts.kind import FactKind, Key, Sealed
 from convstore.log.facts.table import KINDS
+from convstore.log.facts.thinking import THINKING, Thinking
 from convstore.messages.values import Codec
 from convstore.mongo.documents import entry_document, entry_from
 from convstore.transfer import (
@@ -143,6 +144,44 @@ async def test_facts_of_messages_that_were_left_out_are_imported_once(
         await import_conversations(store, [record], skip_messages=True)
     found = await moods(store.conversation(**record.scope))
     assert found == [(1, "a"), (1, "b"), (1, "c")]
+
+
+async def test_a_fact_of_a_log_without_messages_is_imported_once(
+    known: pytest.MonkeyPatch, store: ConversationStore, tmp_path: Path
+) -> None:
+    """Also where the import is repeated."""
+    chat = store.conversation(user_id="toy", thread_id="silent")
+    writer = (await host_of(chat).services()).writer
+    await writer.append(tuple(chat.scope.items()), (), facts=MOOD.put("calm"))
+    file = tmp_path / "a.jsonl"
+    with file.open("wb") as archive:
+        await export_conversations(store, archive.write, scope=chat.scope)
+    there = store.conversation(user_id="toy", thread_id="read")
+    for _ in range(3):
+        await import_conversations(store, read_file(file), scope=there.scope)
+        assert await moods(there) == [(0, "calm")]
+
+
+async def test_a_fact_names_ordinals_of_the_log_that_lacks_messages(
+    store: ConversationStore,
+) -> None:
+    """A request of an answer with thinking says up to where thinking was left out of it."""
+    messages = [
+        RecordItem(message={"role": "nobody"}, entry=1),
+        RecordItem(message=HumanMessage("Why?", id="q"), entry=2),
+        RecordItem(message=AIMessage("So.", id="a"), entry=3),
+    ]
+    values = '["a", 2, "d", 2]'
+    at = datetime.now(UTC)
+    fact = LogChange(3, "fact", at, name="thinking", values=values, has_messages=True)
+    scope = {"user_id": "toy", "thread_id": "lacking"}
+    record = ConversationRecord(id="r", messages=messages, scope=scope, changes=[fact])
+    for _ in range(2):
+        await import_conversations(store, [record], skip_messages=True)
+    assert (await store.verify(**scope)).ok
+    walk = (await host_of(store).services()).reader.walk(tuple(scope.items()), fields={})
+    found = [THINKING.of(entry) async for _, entry in walk]
+    assert found == [None, Thinking("a", 2, "d", 1)]
 
 
 async def test_an_unknown_kind_of_fact_is_carried_along(

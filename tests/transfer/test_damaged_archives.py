@@ -9,6 +9,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
+from datetime import UTC, datetime
 from itertools import islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ from convstore.transfer import (
 )
 from convstore.transfer.prepare import make_ready
 from convstore.types import LogItem
-from convstore.values.log_records import PlacedItem
+from convstore.values.log_records import LogChange, PlacedItem
 
 pytestmark = pytest.mark.usefixtures("quick_memory")
 
@@ -311,6 +312,97 @@ def test_a_date_that_is_yet_to_come_is_no_date(tmp_path: Path) -> None:
         assert item.unread_date == f"at {at!r}"
     [bad] = read_file(written(tmp_path, *changed((1, "at"), "0001-01-01T00:00:00+23:00")))
     assert isinstance(bad, BadRecord)  # UTC has no such date
+
+
+def paired() -> list[dict[str, Any]]:
+    """The lines of an export with two entries of two messages."""
+    said = [("human", "q1"), ("ai", "a1"), ("human", "q2"), ("ai", "a2")]
+    lines = [
+        {
+            "message": [{"type": type_, "content": "x", "id": id_}],
+            "ordinal": ordinal,
+            "entry": (ordinal + 1) // 2,
+            "at": AT,
+        }
+        for ordinal, (type_, id_) in enumerate(said, 1)
+    ]
+    return [{"convstore": 1, "scope": {}}, *lines, {"end": {"messages": 4, "changes": []}}]
+
+
+def _fact(value: Any, *keys: Any, ordinal: int = 2, name: str = "toy", **more: Any) -> Any:
+    values = Codec().encode([value, list(keys)])
+    return {"ordinal": ordinal, "kind": "fact", "name": name, "values": values, **more}
+
+
+def _thinking(through: int, ordinal: int = 4) -> Any:
+    values = json.dumps(["a2", 1, "d", through])
+    return {**_fact(""), "ordinal": ordinal, "name": "thinking", "values": values}
+
+
+_VARIANT = {"ordinal": 4, "turn": "q1", "first_turn": "q1", "variant": "v"}
+_SHOWN = {**_VARIANT, "kind": "activate"}
+_IMPOSSIBLE: dict[str, list[dict[str, Any]]] = {
+    "an event inside an entry": [{"ordinal": 1, "kind": "finish", "turn": "q1"}],
+    "a rewind inside an entry": [{"ordinal": 3, "kind": "rewind", "message": "q1"}],
+    "a fact inside an entry": [_fact("x", ordinal=3)],
+    "a fact with messages before all": [_fact("x", ordinal=0, has_messages=True)],
+    "a rewind with messages": [
+        {"ordinal": 4, "kind": "rewind", "message": "q1", "has_messages": True}
+    ],
+    "a variant that was not finished": [{**_VARIANT, "kind": "begin"}, _SHOWN],
+    "thinking of later messages": [_thinking(5)],
+    "thinking of its own entry": [{**_thinking(3), "has_messages": True}],
+    "a set": [_fact({1, 2})],
+    "a large number": [_fact(2**70)],
+    "a part of a millisecond": [_fact(datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC))],
+    "a name that is a number": [_fact({1: 2})],
+    "a name with NUL": [_fact({"a\0b": 1})],
+    "a text that is a number": [_fact((1,))],
+    "two texts": [_fact(("a", "b"))],
+    "a look-up value that is an object": [_fact("x", {"a": 1})],
+    "no look-up value": [_fact("x", None)],
+    "a large look-up value": [_fact("x", 2**70)],
+    "many levels": [_fact(json.loads("[" * 70 + "]" * 70))],
+    "1 MB": [_fact("x" * 1_000_001)],
+    "a kind with NUL": [_fact("x", name="a\0b")],
+    "a kind with a dot": [_fact("x", name="a.b")],
+}
+
+
+async def test_a_change_that_no_log_can_have_leaves_the_conversation_out(tmp_path: Path) -> None:
+    """It is found before a message is written: an import that breaks off has half of a conversation."""
+    impossible = [
+        Case(paired, (5, "end", "changes"), [{"at": AT, **change} for change in changes])
+        for changes in _IMPOSSIBLE.values()
+    ]
+    assert not await failures_of_refused(tmp_path, impossible)
+    possible = [
+        _fact({"a": [1, ("t",)]}, "k", 2, b"x"),
+        _thinking(4),
+        {**_thinking(2), "has_messages": True},
+    ]
+    for change in possible:
+        assert not await failure_of(
+            tmp_path, [Case(paired, (5, "end", "changes"), [{"at": AT, **change}])]
+        )
+
+
+async def test_changes_of_a_message_that_was_left_out_leave_the_conversation_out() -> None:
+    """Also with `skip_messages`: what was said of the message cannot be said of another one."""
+    messages = [
+        RecordItem(message=HumanMessage("?", id="q1"), entry=1, turn=1, sources="x"),
+        RecordItem(message=AIMessage("!", id="a1"), entry=2, turn=1),
+    ]
+    made = [{"kind": "finish", "turn": "q1"}, {"kind": "rewind", "message": "q1"}]
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        for number, values in enumerate(made):
+            change = LogChange(2, at=datetime.now(UTC), **values)
+            scope = {"user_id": "ada", "thread_id": str(number)}
+            record = ConversationRecord(id="one", messages=messages, scope=scope, changes=[change])
+            report = await import_conversations(store, [record], skip_messages=True)
+            assert (report.left_out, report.messages) == (1, 0)
+            assert not (await store.conversation(**scope).info()).message_count
 
 
 # ---------------------------------------------------------------------------------------------------------------------

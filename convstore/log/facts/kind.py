@@ -11,8 +11,9 @@ needs a checksum; `mongo.facts` stores them, and restores them by the kind's `sh
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from convstore.log.entry import NO_FACTS, Entry, Facts, PayloadRef
@@ -21,6 +22,9 @@ from convstore.messages.values import Codec
 from convstore.values.plain import with_leaves
 
 Value = TypeVar("Value")
+
+_MAX_DEPTH = 60
+"""Levels of a fact of an unknown kind; a document has 100, and its entry some around it."""
 
 Key = str | int | bytes
 """A look-up value of an entry."""
@@ -128,6 +132,10 @@ class FactKind(Generic[Value]):
 
     def moved(self, value: Value, entry: Entry, copy: LogCopy) -> Value | None:
         """Return the fact in a copy of the log, None if the copy cannot have it or makes it again."""
+        return self.renumbered(value, copy.place_before)
+
+    def renumbered(self, value: Value, place: Callable[[int], int]) -> Value:
+        """Return the fact in a log that has fewer messages; `place` is as `LogCopy.place_before`."""
         return value
 
     def payloads(self, value: Value) -> Iterable[tuple[str, PayloadRef]]:
@@ -186,12 +194,50 @@ class UnknownKind(FactKind[UnknownFact]):
         return [opened, list(value.keys)]
 
     def restored(self, archived: Any) -> UnknownFact:
-        """Return what `archived` was given."""
+        """Return what `archived` was given; a ValueError or TypeError if no log can have stored it."""
         opened, keys = archived
+        if not {type(key) for key in keys} <= {str, int, bytes}:
+            raise ValueError("its look-up values must be texts, whole numbers or bytes")
+        _check_stored([opened, keys], _MAX_DEPTH)
         stored = with_leaves(
             opened, lambda part: Sealed(*part) if isinstance(part, tuple) else part
         )
         return UnknownFact(stored, tuple(keys))
+
+
+def _check_stored(value: Any, depth: int) -> None:
+    """Raise a ValueError for a value that a document cannot hold, or not without a change."""
+    if not depth:
+        raise ValueError("it is nested too deeply")
+    parts = value
+    if isinstance(value, Mapping):
+        for name in value:
+            _check_name(name)
+        parts = list(value.values())
+    if isinstance(parts, list):
+        for part in parts:
+            _check_stored(part, depth - 1)
+    elif not _is_exact(value):
+        raise ValueError(f"no document can hold its value {value!r:.80}")
+
+
+def _is_exact(value: Any) -> bool:
+    """Return True for a value that a document has as it is: dates have whole milliseconds there."""
+    match value:
+        case None | bool() | float() | str() | bytes() | (str(),):
+            return True
+        case int():
+            return -(2**63) <= value < 2**63
+        case datetime():
+            return value.microsecond % 1_000 == 0
+    return False
+
+
+def _check_name(name: Any) -> None:
+    """Raise a ValueError for a key that a document cannot have."""
+    if not isinstance(name, str) or "\0" in name:
+        raise ValueError(f"no document can have its key {name!r:.80}")
+    name.encode()
 
 
 def _has_payload(stored: Any) -> bool:

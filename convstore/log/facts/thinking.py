@@ -6,11 +6,11 @@ last such answer: if it still begins with that, the same thinking stays out as t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from convstore.log.entry import Entry
-from convstore.log.facts.kind import FactKind, LogCopy
+from convstore.log.facts.kind import FactKind
 from convstore.messages.values import Codec
 
 
@@ -37,9 +37,9 @@ class ThinkingKind(FactKind[Thinking]):
     is_loaded = True
     is_archived = True
 
-    def moved(self, value: Thinking, entry: Entry, copy: LogCopy) -> Thinking | None:
-        """Return it with the ordinal of the copy."""
-        return value._replace(through=copy.place_before(value.through))
+    def renumbered(self, value: Thinking, place: Callable[[int], int]) -> Thinking:
+        """Return it with the ordinal that the other log has."""
+        return value._replace(through=place(value.through))
 
     def problems(
         self, value: Thinking, entry: Entry, payloads: Mapping[str, str], codec: Codec
