@@ -247,27 +247,6 @@ class _StartSearch:
             self.since |= _message_ids(snapshot)
 
 
-_TRIGGERS = ("__start__", "__pregel_tasks", "branch:", "join:")
-"""How LangGraph's channels that hold the next step of a graph begin."""
-
-
-async def ended_with(message_id: str) -> bool:
-    """Return True if an earlier run of the outermost graph ended with a message in its state.
-
-    A checkpoint within a run, or of one that failed or was interrupted, has a next step; that of an end has none.
-    """
-    async with aclosing(_newest_first(run_config()[0])) as snapshots:
-        async for snapshot in snapshots:
-            values = snapshot.checkpoint["channel_values"]
-            if message_id not in ids_of(values.get("messages") or ()):
-                return False
-            # A branch is there without a value; a join that nobody waits for is empty.
-            waiting = [name for name in values if name.startswith(_TRIGGERS)]
-            if not any(values[name] is None or values[name] for name in waiting):
-                return True
-    return False
-
-
 class Origins(NamedTuple):
     """Where the messages of a state came from.
 
@@ -285,13 +264,15 @@ class Origins(NamedTuple):
         return {id_ for id_ in self.before if self.sources[id_] == "loop"}
 
 
-async def find_origins(ids: Collection[str]) -> Origins | None:
+async def find_origins(ids: Collection[str], *, is_outer: bool = False) -> Origins | None:
     """Follow the messages of a state back to the checkpoints that had them first.
 
-    None without checkpoints, and in a graph within another one: they may have come from anywhere.
+    None without checkpoints. In a graph within another one the state is that of the outermost with `is_outer`, else
+    None: they may have come from anywhere.
     """
     configurable, metadata = run_config()
-    if is_nested() or not hasattr(configurable.get("__pregel_checkpointer"), "list"):
+    is_elsewhere = is_nested() and not is_outer
+    if is_elsewhere or not hasattr(configurable.get("__pregel_checkpointer"), "list"):
         return None
     first = dict[str, Any]()
     parents = dict[Any, Any]()

@@ -11,6 +11,7 @@ its conversation is that of the call, and its turn is given back as the tool end
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +19,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 from langgraph.errors import GraphBubbleUp
@@ -26,6 +28,7 @@ from langgraph.types import Command
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
 from convstore.integration import HeldTurn, RunTurn, TurnAccess
+from convstore.messages.filing import last_question
 from convstore.types import History
 from convstore.values.scope import PATH
 from convstore.values.turns import Busy
@@ -69,16 +72,18 @@ class _Run:
         parent: The run that it is a part of.
         is_resumed: It is that of a graph that goes on from a checkpoint, without an input.
         is_graph: It is that of a graph.
-        questions: The questions of a graph's run, by conversation: the newest ones when its first agent began.
-        ended: Those that an earlier run of the graph has ended with an answer.
+        asked: The question in its input, which LangGraph gives an id; None without one.
+        questions: The questions of a graph's run, by conversation.
+        done: Ids of the messages that agents of a graph's run have made or repeated.
     """
 
     kind: Literal["tool", "node", "call", "stream"]
     parent: UUID | None
     is_resumed: bool = False
     is_graph: bool = False
+    asked: BaseMessage | None = None
     questions: dict[Any, str] = field(default_factory=dict)
-    ended: set[str | None] = field(default_factory=set)
+    done: set[str] = field(default_factory=set)
 
 
 class _Runs(BaseCallbackHandler):
@@ -113,6 +118,7 @@ class _Runs(BaseCallbackHandler):
         if "langgraph_node" not in (metadata or {}):
             self._begin(run_id, parent_run_id, "stream" if _is_streamed(inputs) else "call")
             self._runs[run_id].is_resumed = inputs is None or isinstance(inputs, Command)
+            self._runs[run_id].asked = _question_in(inputs)
             return
         self._begin(run_id, parent_run_id, "node")
         around = self._runs.get(parent_run_id) if parent_run_id else None
@@ -197,9 +203,14 @@ class _Runs(BaseCallbackHandler):
         return any(self._runs[run_id].is_resumed for run_id in self.around())
 
     def graph(self) -> _Run | None:
-        """Return the run of the outermost graph around the current code; None without one."""
-        graphs = [self._runs[run_id] for run_id in self.around() if self._runs[run_id].is_graph]
-        return graphs[-1] if graphs else None
+        """Return the run of the outermost graph around the current code, up to a tool that runs; None without one."""
+        found: _Run | None = None
+        for run_id in self.around():
+            run = self._runs[run_id]
+            if run.kind == "tool":
+                break
+            found = run if run.is_graph else found
+        return found
 
     def holder(self, chat: Conversation) -> UUID | None:
         """Return the run with whose end a turn of a conversation is left; None outside of a run.
@@ -257,6 +268,14 @@ def _is_streamed(inputs: Any) -> bool:
     return isinstance(text, str) and not text
 
 
+def _question_in(inputs: Any) -> BaseMessage | None:
+    """Return the last question of an input that has messages; None without one."""
+    given = inputs.get("messages") if isinstance(inputs, dict) else None
+    messages: list[Any] = given if isinstance(given, list) else [given]
+    at = last_question(messages)
+    return None if at is None else messages[at]
+
+
 def _failure(error: BaseException | None) -> BaseException | None:
     """Return the error by which a run failed; None if it was interrupted, or left to a graph around it."""
     return None if isinstance(error, GraphBubbleUp) else error
@@ -285,26 +304,28 @@ def is_resumed() -> bool:
     return _RUNS.is_resumed()
 
 
-def graph_question(chat: Conversation, question: str | None = None) -> str | None:
-    """Return the question that the first agent of the outermost graph's run has noted, or note this one.
+def graph_question(
+    chat: Conversation, state: Collection[str], newest: str | None = None
+) -> str | None:
+    """Return the question on which the run of the outermost graph works, if a state has its id; None for none.
 
-    What a node says later as a user, such as the words of another agent, belongs to that turn.
+    It is that of its first agent, which notes the `newest` one of its state here, else the one in the input of the run.
+    What a node says as a user, such as the words of another agent, belongs to that turn.
     """
     graph = _RUNS.graph()
-    key = (chat.store, *chat.scope.items())
     if graph is None:
-        return question
-    if question is not None:
-        graph.questions.setdefault(key, question)
-    return graph.questions.get(key)
+        return newest
+    key = (chat.store, *chat.scope.items())
+    known = graph.questions.get(key) or (graph.asked.id if graph.asked else None)
+    if newest is not None:
+        graph.questions.setdefault(key, newest)
+    return known if known in state else newest
 
 
-def has_ended(turn_id: str | None, *, now: bool = False) -> bool:
-    """Return True if an earlier run of the outermost graph has ended a turn; with `now`, later agents know it, too."""
+def done_in_graph() -> set[str]:
+    """Return the ids of the messages that agents of the outermost graph's run have made or repeated, to add to."""
     graph = _RUNS.graph()
-    if graph is not None and now:
-        graph.ended.add(turn_id)
-    return graph is not None and turn_id in graph.ended
+    return graph.done if graph else set()
 
 
 async def hold_turn(

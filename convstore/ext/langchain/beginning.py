@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from langchain_core.messages import BaseMessage, RemoveMessage
+from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from convstore import Conversation
@@ -13,13 +13,13 @@ from convstore.edges import OWNER
 from convstore.exceptions import HistoryDivergedError, InvalidInputError, UntrustedMessageError
 from convstore.ext.around import with_turn_id
 from convstore.ext.checkpoints import (
-    ended_with,
     find_origins,
     go_back,
     is_nested,
     may_be_behind,
     run_config,
 )
+from convstore.ext.langchain.parts import next_part, not_done
 from convstore.ext.langchain.resent import find_resent, removal
 from convstore.ext.langchain.results import OWN, is_of_no_call, may_be_structured
 from convstore.ext.langchain.run import (
@@ -32,7 +32,7 @@ from convstore.ext.langchain.run import (
     read_turn,
 )
 from convstore.ext.langchain.steps import load
-from convstore.ext.run_turns import graph_question, has_ended
+from convstore.ext.run_turns import graph_question
 from convstore.integration import TurnAccess, TurnRecord, log_of
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.filing import ids_of, last_question, last_turn_of
@@ -58,6 +58,7 @@ async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState)
     await joined.find_logged()
     if unimported := await joined.find_unimported():
         return unimported
+    await joined.leave_out_repeated()
     try:
         await joined.leave_out_resent()
     except (HistoryDivergedError, UntrustedMessageError) as refusal:
@@ -145,6 +146,34 @@ class _Joining:
         ]
         return RefusedRun(self._chat, refusal, is_unimported=True), removed
 
+    async def leave_out_repeated(self) -> None:
+        """Leave out what nodes of the graph around the agent said again when an earlier question was repeated.
+
+        A repeated request gets the words of the log, and what the log has gets nothing. The outer state keeps them,
+        because an agent in it can only add to that. They are no questions of a person.
+        """
+        if not self._is_inner:
+            return
+        again = self._said_before()
+        origins = await find_origins(ids_of(again), is_outer=True) if again else None
+        sources = origins.sources if origins else {}
+        gone = {id_ for id_ in ids_of(again) if sources.get(id_) == "loop"}
+        self.changes += [removal(each) for each in self.messages if each.id in gone]
+        self.messages = [each for each in self.messages if each.id not in gone]
+
+    def _said_before(self) -> list[BaseMessage]:
+        """Return the human messages before the question that the log lacks, in the words of another one that it has."""
+        known = {shown.text for shown in self.history.messages}
+        earlier = self.messages[: last_question(self._asked()) or 0]
+        new = [each for each in earlier if each.id not in self.logged]
+        return [each for each in new if each.type == "human" and each.text in known]
+
+    def _asked(self) -> Sequence[BaseMessage]:
+        """Return the messages up to the question on which the run of the graph around the agent works."""
+        question = graph_question(self._chat, ids_of(self.messages))
+        at = (at for at, message in enumerate(self.messages) if message.id == question)
+        return self.messages[: next(at, len(self.messages)) + 1]
+
     async def leave_out_resent(self) -> None:
         """Leave out what a client sent again.
 
@@ -164,12 +193,16 @@ class _Joining:
             self.logged |= resent.logged
 
     def _own_ids(self) -> frozenset[str]:
-        """Return the ids of those messages that the agent made, and that the log may lack."""
+        """Return the ids of those messages that the agent or a node around it made, and that the log may lack."""
         own = set(self._state.get(OWN, ()))
-        if not own:
-            return frozenset()
         unknown = [sent for sent in self.messages if sent.id not in self.logged]
-        return frozenset(ids_of(sent for sent in unknown if digest_of_messages([sent]) in own))
+        made = [sent for sent in unknown if own and digest_of_messages([sent]) in own]
+        return frozenset(ids_of([*made, *self._words_of_nodes()]))
+
+    def _words_of_nodes(self) -> list[BaseMessage]:
+        """Return what nodes of the graph around the agent have said as a user: what follows the question of its run."""
+        after = self.messages[len(self._asked()) :] if self._is_inner else []
+        return [message for message in after if message.type == "human"]
 
     def refused(self, refusal: HistoryDivergedError | UntrustedMessageError) -> Begun:
         """Return the run of an input that is refused, and the changes that remove it from the state."""
@@ -231,17 +264,17 @@ class _Joining:
         newest = last_turn_of(self.messages)
         if newest is None or not self._is_inner:
             return newest
-        noted = graph_question(self._chat)
-        if noted in ids_of(self.messages):
-            return noted
-        if (
-            newest in self._shown
-        ):  # perhaps the words of a node of an earlier run, in the turn of its question
-            [place] = (await log_of(self._chat).find([newest])).values()
-            [stored] = await self._chat.list_messages(after=place.ordinal - 1, limit=1)
-            newest = stored.turn_id or newest
-        graph_question(self._chat, newest)
-        return newest
+        ids = ids_of(self.messages)
+        known = graph_question(self._chat, ids) or await self._turn_of(newest)
+        return graph_question(self._chat, ids, known)
+
+    async def _turn_of(self, question: str) -> str:
+        """Return the turn of a human message, which may be the words of a node of an earlier run."""
+        if question not in self._shown:
+            return question
+        [place] = (await log_of(self._chat).find([question])).values()
+        [stored] = await self._chat.list_messages(after=place.ordinal - 1, limit=1)
+        return stored.turn_id or question
 
     def _without_earlier(self) -> list[BaseMessage]:
         """Remove what the log has of earlier turns, and what clients may not send; return the messages of the turn."""
@@ -266,8 +299,13 @@ class _Joining:
         if found is None:
             return []
         later = run.take_over(found)
-        if turn[0].id != run.turn_id or (self._is_inner and len(turn) > 1):
-            await self._go_on(turn, found)
+        rest = not_done(later, self.messages) if self._is_inner else []
+        is_alone = [each.id for each in turn] == [run.turn_id]
+        if rest or (self._is_inner and not is_alone):
+            return self._next_part(rest, found)
+        if turn[0].id != run.turn_id:
+            self._note_logged()
+            run.is_answered = found.answer is not None and turn[-1].id == found.answer.id
             return []
         only_here = await _only_here(self._chat, later, turn[1:])
         run.ahead = [*later, *only_here]
@@ -288,23 +326,38 @@ class _Joining:
         start = last_question(self.messages) or 0
         if ids_of(answer).isdisjoint(ids_of(self.messages[:start])):
             return answer
-        moved = ids_of([question, *answer])
-        moved |= ids_of(change for change in self.changes if change.type == "remove")
-        earlier = [message for message in self.messages[:start] if message.id not in moved]
-        return [RemoveMessage(REMOVE_ALL_MESSAGES), *earlier, question, *answer]
+        return self._at_end([question, *answer], [question, *answer])
 
-    async def _go_on(self, turn: Sequence[BaseMessage], found: TurnRecord) -> None:
-        """Go on with a turn of a graph around the agent, or with one whose question the state has lost.
+    def _at_end(
+        self, new: Sequence[BaseMessage], moved: Iterable[BaseMessage]
+    ) -> list[BaseMessage]:
+        """Return the changes that put messages at the end of the state, without others that it has."""
+        gone = ids_of(moved) | {str(each.id) for each in self.changes if each.type == "remove"}
+        kept = [message for message in self.messages if message.id not in gone]
+        return [RemoveMessage(REMOVE_ALL_MESSAGES), *kept, *new]
 
-        An answer ends it if a run of the graph has ended with it; else it is the word of an agent before this one.
-        """
+    def _note_logged(self) -> None:
+        """Note the messages of the turn as logged, so that other content is a conflict."""
         if not self.trust.is_all:
-            self.run.note(self.run.turn[1:])  # as logged, so that other content is a conflict
-        if not self._is_inner:
-            self.run.is_answered = found.answer is not None and turn[-1].id == found.answer.id
-        elif found.answer is not None:
-            is_end = turn[-1].id == found.answer.id and await ended_with(str(found.answer.id))
-            self.run.is_answered = has_ended(found.turn_id, now=is_end)
+            self.run.note(self.run.turn[1:])
+
+    def _next_part(self, rest: Sequence[BaseMessage], found: TurnRecord) -> list[BaseMessage]:
+        """Repeat what the agent in this place did in an earlier run of the graph; return the changes to the state.
+
+        Where nodes have given the state replies that the log lacks, those of their places are passed over.
+        """
+        run = self.run
+        self._note_logged()
+        if any(sent.id in run.logged for sent in run.missing(self.messages)):
+            return []  # with other content, which the append refuses
+        replies = [each for each in self.messages if isinstance(each, AIMessage)]
+        part = next_part(rest, found, skip=len(ids_of(replies) - self.logged))
+        run.ahead = part.messages
+        run.is_answered = part.is_answered and not may_be_structured(part.messages[-1])
+        here = [each for each in self.messages if each.id in ids_of(rest)]
+        if not run.is_answered:
+            return list(map(removal, here))
+        return self._at_end(part.messages, here) if here else part.messages
 
 
 def _answers(messages: Iterable[BaseMessage]) -> set[str]:

@@ -21,7 +21,7 @@ from convstore.ext.checkpoints import go_back, is_addressed
 from convstore.ext.langchain.resent import removal
 from convstore.ext.langchain.results import SETTING, as_in_state, give_result_ids
 from convstore.ext.langchain.run import AgentRun, Rules, ids_in_log, read_turn
-from convstore.ext.run_turns import has_moved, hold_turn
+from convstore.ext.run_turns import done_in_graph, has_moved, hold_turn
 from convstore.integration import HeldTurn, TurnAccess, host_of
 from convstore.messages.filing import (
     ids_of,
@@ -65,6 +65,7 @@ async def catch_up(run: AgentRun, messages: Sequence[BaseMessage]) -> None:
     missing = run.missing(messages)
     if not missing:
         return
+    done_in_graph().update(ids_of(missing))
     try:
         receipt = await _append(run, missing)
     except ContentConflictError as error:
@@ -173,6 +174,7 @@ async def prepare(
     _check_question(run)
     await hold(run)
     if answer := run.next_answer(messages):
+        done_in_graph().add(str(answer.id))
         return answer
     messages = with_unread(run.turn, messages)
     if run.view.needs_load(messages):

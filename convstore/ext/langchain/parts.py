@@ -1,0 +1,52 @@
+"""Repeat the turn of a graph whose nodes are agents: each gets the answer that was given in its place.
+
+The log has what all agents said for one question, in order. The run of the graph knows how far it has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from langchain_core.messages import BaseMessage
+
+from convstore.ext.run_turns import done_in_graph, is_resumed
+from convstore.integration import TurnRecord
+from convstore.messages.filing import ids_of, is_question
+
+
+class Part(NamedTuple):
+    """What one agent did in a turn.
+
+    Attributes:
+        messages: Its replies and their results, in order, without what nodes said as a user.
+        is_answered: True if the last one is its answer.
+    """
+
+    messages: list[BaseMessage]
+    is_answered: bool
+
+
+def not_done(later: Sequence[BaseMessage], state: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Return those messages of a turn that the run of the graph has neither made nor repeated yet.
+
+    A run that goes on from a checkpoint has made what its state has.
+    """
+    done = done_in_graph()
+    if is_resumed():
+        done |= ids_of(state)
+    last = max((at for at, message in enumerate(later) if message.id in done), default=-1)
+    return list(later[last + 1 :])
+
+
+def next_part(rest: Sequence[BaseMessage], found: TurnRecord, *, skip: int) -> Part:
+    """Return the next part of the rest of a turn, after as many answers as are passed over; the run repeats it."""
+    ends = {item.id for item in found.fold.messages if item.is_answer}
+    answers = [at + 1 for at, message in enumerate(rest) if message.id in ends]
+    bounds = [0, *answers, len(rest)]
+    at = min(skip, len(answers))
+    part = [each for each in rest[bounds[at] : bounds[at + 1]] if not is_question(each)]
+    is_answered = skip < len(answers)
+    if is_answered:
+        done_in_graph().update(ids_of(part))
+    return Part(part, is_answered)

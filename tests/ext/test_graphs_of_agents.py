@@ -1,0 +1,260 @@
+"""Agents that are nodes of a graph: a repeated question gives each what was said in its place, and asks the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from pydantic import BaseModel
+from scripted_agents import ScriptedModel, calls, log_of
+
+from convstore import Conversation, ConversationStore
+from convstore.ext.langchain import ConversationMiddleware
+from convstore.ext.run_turns import done_in_graph
+
+TEXT = "Do seals sleep?"
+
+Node = tuple[str, Any]
+
+
+@pytest.fixture(params=["memory", pytest.param("mongo", marks=pytest.mark.slow)])
+async def chat(
+    request: pytest.FixtureRequest, scope: dict[str, str]
+) -> AsyncIterator[Conversation]:
+    """A conversation of a store that serves sync graphs, too."""
+    url = "memory://"
+    if request.param == "mongo":
+        uri = request.getfixturevalue("server_uri")
+        url = uri.replace("/?", f"/{request.getfixturevalue('database_name')}?")
+    async with await ConversationStore.connect(url) as store:
+        await store.setup()
+        yield store.conversation(**scope)
+
+
+def _agent(chat: Conversation, name: str, asked: list[str], *replies: Any, **how: Any) -> Node:
+    """An agent as a node, which notes each time that its model is asked."""
+
+    class Model(ScriptedModel):
+        def reply(self, messages: list[BaseMessage]) -> AIMessage:
+            asked.append(name)
+            return super().reply(messages)
+
+    own = ConversationMiddleware(chat.store, **how.pop("options", {}))
+    given = list(replies) or [AIMessage(f"By {name}.")]
+    return name, create_agent(Model(replies=given), how.pop("tools", []), middleware=[own], **how)
+
+
+def _two(chat: Conversation, asked: list[str]) -> list[Node]:
+    return [_agent(chat, name, asked) for name in ("first", "second")]
+
+
+def _told(chat: Conversation, asked: list[str]) -> list[Node]:
+    """The second agent reads the first one's words as those of a user."""
+
+    def tell(state: MessagesState) -> Any:
+        return {"messages": [HumanMessage(state["messages"][-1].text, name="first")]}
+
+    first, second = _two(chat, asked)
+    return [first, ("tell", tell), second]
+
+
+def _rewritten(chat: Conversation, asked: list[str]) -> list[Node]:
+    """A node rewrites the question before the first agent."""
+
+    def rewrite(_: MessagesState) -> Any:
+        return {"messages": [HumanMessage("Do they, and how?")]}
+
+    return [("rewrite", rewrite), *_two(chat, asked)]
+
+
+def _in_functions(chat: Conversation, asked: list[str]) -> list[Node]:
+    """Nodes that call the agents, and give their last words to the graph as those of a user."""
+
+    def called(name: str, agent: Any) -> Node:
+        async def node(state: MessagesState) -> Any:
+            result = await agent.ainvoke({"messages": state["messages"]})
+            return {"messages": [HumanMessage(result["messages"][-1].text, name=name)]}
+
+        return name, node
+
+    return [called(*agent) for agent in _two(chat, asked)]
+
+
+def _graph(nodes: Sequence[Node], saver: Any = None) -> Any:
+    graph: StateGraph[Any] = StateGraph(MessagesState)
+    graph.add_sequence(list(nodes))
+    graph.set_entry_point(nodes[0][0])
+    return graph.compile(checkpointer=saver)
+
+
+async def _ask(graph: Any, chat: Conversation, id_: str = "q1", *, is_sync: bool = False) -> Any:
+    request = {"messages": [HumanMessage(TEXT, id=id_)]}, {"configurable": chat.scope}
+    if is_sync:
+        return await asyncio.to_thread(graph.invoke, *request)
+    return await graph.ainvoke(*request)
+
+
+async def _turns(chat: Conversation) -> list[list[str]]:
+    return [[message.text for message in turn.messages] async for turn in chat.turns()]
+
+
+SAID = {
+    _two: ["By first.", "By second."],
+    _told: ["By first.", "By first.", "By second."],
+    _rewritten: ["Do they, and how?", "By first.", "By second."],
+    _in_functions: ["By first.", "By first.", "By second."],
+}
+
+
+@pytest.mark.parametrize("has_saver", [False, True])
+@pytest.mark.parametrize(
+    ("nodes", "is_sync"),
+    [*((nodes, False) for nodes in SAID), pytest.param(_told, True, marks=pytest.mark.slow)],
+)
+async def test_a_repeated_question_asks_no_agent(
+    chat: Conversation, nodes: Callable[..., list[Node]], has_saver: bool, is_sync: bool
+) -> None:
+    """Each agent gives its stored words, in its place; what nodes say again is neither logged nor the next question."""
+    saver = InMemorySaver() if has_saver else None
+    for id_ in ("q1", "q1", "q1", "q2", "q2"):
+        asked = list[str]()
+        before = await log_of(chat)
+        state = await _ask(_graph(nodes(chat, asked), saver), chat, id_, is_sync=is_sync)
+        is_new = not any(message.id == id_ for message in before)
+        assert asked == (["first", "second"] if is_new else [])
+        assert is_new or await log_of(chat) == before
+        if not has_saver or nodes in (_two, _in_functions):  # else a node has the last word
+            assert state["messages"][-1].text == "By second."
+    assert await _turns(chat) == [[TEXT, *SAID[nodes]]] * 2
+
+
+@pytest.mark.parametrize("is_sync", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("has_saver", [False, True])
+@pytest.mark.parametrize("position", [1, 2])
+async def test_a_node_that_failed_asks_no_agent_before_it_again(
+    chat: Conversation, position: int, has_saver: bool, is_sync: bool
+) -> None:
+    """The repeated request asks the agents that had not answered yet, and no other."""
+    saver = InMemorySaver() if has_saver else None
+    errors: list[Exception] = [ValueError("503")]
+
+    def fail(_: MessagesState) -> Any:
+        if errors:
+            raise errors.pop()
+        return {}
+
+    asked = list[str]()
+    for _ in range(3):
+        nodes = _two(chat, asked)
+        nodes.insert(position, ("fail", fail))
+        graph = _graph(nodes, saver)
+        if errors:
+            with pytest.raises(ValueError, match="503"):
+                await _ask(graph, chat, is_sync=is_sync)
+        else:
+            state = await _ask(graph, chat, is_sync=is_sync)
+            assert [each.text for each in state["messages"]] == [TEXT, "By first.", "By second."]
+    assert asked == ["first", "second"]
+    assert await _turns(chat) == [[TEXT, "By first.", "By second."]]
+
+
+@pytest.mark.parametrize("has_saver", [False, True])
+async def test_an_agent_goes_on_with_its_own_steps(chat: Conversation, has_saver: bool) -> None:
+    """The second agent broke off after a tool: neither the tool nor what the first one said is repeated by it."""
+    saver, ran = InMemorySaver() if has_saver else None, list[str]()
+
+    @tool
+    def look() -> str:
+        """Look it up."""
+        ran.append("look")
+        return "They do."
+
+    async def run(*replies: Any) -> Any:
+        second = _agent(chat, "second", [], *replies, tools=[look])
+        return await _ask(_graph([_agent(chat, "first", []), second], saver), chat)
+
+    with pytest.raises(ValueError, match="503"):
+        await run(calls("look"), ValueError("503"))
+    state = await run(AIMessage("By second."))
+    said = [TEXT, "By first.", "", "They do.", "By second."]
+    assert [message.text for message in state["messages"]] == said
+    assert await _turns(chat) == [said]
+    assert ran == ["look"]
+
+
+@pytest.mark.parametrize("has_saver", [False, True])
+async def test_parallel_agents_give_an_answer_each_again(
+    chat: Conversation, has_saver: bool
+) -> None:
+    """A repeated question of a graph with two branches asks neither."""
+    asked, saver = list[str](), InMemorySaver() if has_saver else None
+    for _ in range(2):
+        graph: StateGraph[Any] = StateGraph(MessagesState)
+        for name, agent in _two(chat, asked):
+            graph.add_node(name, agent).add_edge(START, name).add_edge(name, END)
+        state = await _ask(graph.compile(checkpointer=saver), chat)
+        said = sorted(message.text for message in state["messages"][1:])
+        assert said == ["By first.", "By second."]
+    assert sorted(asked) == ["first", "second"]
+
+
+async def test_two_workers_ask_each_agent_once(chat: Conversation) -> None:
+    """A graph that waits for another one with the same request gives what that one's agents said, each in its place."""
+    asked = list[str]()
+    runs = [_ask(_graph(_two(chat, asked)), chat) for _ in range(2)]
+    for state in await asyncio.gather(*runs):
+        assert [each.text for each in state["messages"]] == [TEXT, "By first.", "By second."]
+    assert asked == ["first", "second"]
+
+
+@pytest.mark.parametrize("has_saver", [False, True])
+async def test_the_reply_of_a_plain_node_is_no_agent_s(chat: Conversation, has_saver: bool) -> None:
+    """A node without an agent makes its reply again; the agent after it gives its own, not that of the node."""
+    asked, saver = list[str](), InMemorySaver() if has_saver else None
+
+    async def plan(_: MessagesState) -> Any:
+        return {"messages": [AIMessage("A plan.")]}
+
+    for _ in range(2):
+        agent = _agent(chat, "agent", asked, options={"trust": "all"})
+        state = await _ask(_graph([("plan", plan), agent], saver), chat)
+        assert "By agent." in [message.text for message in state["messages"]]
+    assert asked == ["agent"]
+    assert await _turns(chat) == [[TEXT, "A plan.", "By agent."]]
+
+
+class _Sleep(BaseModel):
+    """How an animal sleeps."""
+
+    hours: int
+
+
+async def test_a_structured_response_is_made_again(chat: Conversation) -> None:
+    """The first agent of a repeated run takes its structured response from the log."""
+    found, asked = list[Any](), list[str]()
+
+    for _ in range(2):
+        reply = AIMessage("", tool_calls=[{"name": "_Sleep", "args": {"hours": 9}, "id": "c1"}])
+        _, agent = _agent(chat, "first", asked, reply, response_format=_Sleep)
+
+        async def node(state: MessagesState, agent: Any = agent) -> Any:
+            result = await agent.ainvoke({"messages": state["messages"]})
+            found.append(result["structured_response"])
+            return {"messages": result["messages"]}
+
+        await _ask(_graph([("first", node)]), chat)
+    assert found == [_Sleep(hours=9)] * 2
+    assert asked == ["first"]
+
+
+async def test_outside_of_a_graph_nothing_is_done() -> None:
+    """What is noted without a run of a graph is noted nowhere."""
+    done_in_graph().add("a1")
+    assert done_in_graph() == set()
