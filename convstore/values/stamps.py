@@ -342,6 +342,16 @@ def check_stamp(stamp: object) -> ViewStamp:
         raise InvalidInputError(f"the stamp cannot be stored: {error}") from error
 
 
+def storable(stamp: ViewStamp) -> ViewStamp | None:
+    """Return a stamp; None if no entry can hold it, because its policy names very many tools."""
+    if not stamp.policy:
+        return stamp
+    try:
+        return check_stamp(stamp)
+    except InvalidInputError:
+        return None
+
+
 def check_own(stamp: ViewStamp | None, conversation: str) -> None:
     """Raise an InvalidInputError if a stamp names another conversation than this one."""
     if stamp and stamp.conversation_id not in ("", conversation):

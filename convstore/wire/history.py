@@ -14,7 +14,7 @@ from convstore.values.json_form import Value
 from convstore.values.models import Compaction, HistoryReport
 from convstore.values.policy import HistoryPolicy
 from convstore.values.providers import ProviderRules
-from convstore.values.stamps import Stamper, ViewStamp
+from convstore.values.stamps import Stamper, ViewStamp, storable
 from convstore.wire.anthropic import to_anthropic
 from convstore.wire.openai_chat import to_chat
 from convstore.wire.openai_responses import to_responses
@@ -48,7 +48,9 @@ class History(Value):
 
     @property
     def stamp(self) -> ViewStamp | None:
-        """The identity of the view and a digest of its messages; None for a history that no store made.
+        """The identity of the view and a digest of its messages.
+
+        None for a history that no store made, or if its policy names so many tools that no stamp can hold them.
 
         Take it before changing the list. Store it, or pass it to ``append(..., stamp=...)``; `Conversation.view_at`
         builds the view again.
@@ -85,7 +87,7 @@ class History(Value):
             changes["ordinal"] = (
                 0  # the model may have seen messages that were appended since the load
             )
-        return stamp.model_copy(update=changes)
+        return storable(stamp.model_copy(update=changes))
 
     def to_openai(
         self,

@@ -362,6 +362,24 @@ async def test_a_stamp_that_can_not_be_stored_is_refused(chat: Conversation, cha
     assert (await chat.info()).message_count == 1
 
 
+@pytest.mark.parametrize(
+    "tools", [{f"a_tool_with_a_long_name_{number}" for number in range(150)}, {"\ud800"}]
+)
+async def test_a_view_whose_policy_no_stamp_can_hold_is_answered_without_one(
+    chat: Conversation, tools: set[str]
+) -> None:
+    """The answer is stored and the log can be read; its view is built again as one without a stamp is."""
+    policy = HistoryPolicy(never_stub=tools)
+    async with await chat.turn("q", human="Hi") as turn:
+        history = await turn.load_history(policy)
+        assert history.stamp is None
+        await turn.append(AIMessage("Hello.", id="a"))
+    stored = (await chat.list_messages())[-1]
+    assert (stored.message.id, stored.stamp) == ("a", None)
+    assert (await chat.view_at("a", policy=policy)).match == "rebuilt"
+    assert (await chat.store.verify(**chat.scope)).findings == ()
+
+
 async def test_the_stamp_of_another_conversation_is_refused(
     store: ConversationStore, chat: Conversation, database: Any
 ) -> None:
