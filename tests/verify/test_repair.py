@@ -222,6 +222,7 @@ async def test_what_late_writers_append_is_moved(own: Any) -> None:
     old = await broken(own, chat)
     await repair(own, chat)
     late = rag_turn("And whales?", words=900)
+    await chat.append(LogItem(kind="note", data="long " * 9_000, id="alone"))
     receipt = await chat.append([*late[:-1], LogItem(kind="note", data=1, id="i"), late[-1]])
     assert await own["log"].count_documents({"conversation": old, "messages.id": late[0].id}) == 1
     await chat.annotate(str(late[0].id), rating=1)
@@ -245,7 +246,11 @@ async def test_what_late_writers_append_is_moved(own: Any) -> None:
     assert {source.tool_message_id for source in found} == {str(late[2].id)}
     assert await other.annotations([str(late[0].id)]) == {str(late[0].id): {"rating": 1}}
     assert (await other.state.get()).values == {"step": 2}
-    assert [item.id async for item in other.items()] == ["i"]
+    assert [(item.id, len(str(item.data))) async for item in other.items()] == [
+        ("alone", 45_000),
+        ("i", 1),
+    ]
+    assert await own["log"].count_documents({"facts.items.id": "alone"}) == 2  # once in each log
     await chat.store.close()
 
 
