@@ -254,6 +254,21 @@ async def test_what_late_writers_append_is_moved(own: Any) -> None:
     await chat.store.close()
 
 
+async def test_a_late_annotation_is_moved_without_a_late_entry(own: Any) -> None:
+    """A process that has the old id cached may only rate a message, or set the state of the application."""
+    store = ConversationStore(own, clock=Clock(monotonic=lambda: 100.0))
+    chat = store.conversation(user_id="u", thread_id="t")
+    await talk(chat, range(5))
+    await broken(own, chat)
+    await repair(own, chat)
+    rated = (await messages_of(ConversationStore(own).conversation(**chat.scope)))[-1]
+    await chat.annotate(rated, rating=1)
+    await sweep(own, 90)
+    fresh = ConversationStore(own).conversation(**chat.scope)
+    assert await fresh.annotations([rated]) == {rated: {"rating": 1}}
+    await store.close()
+
+
 async def test_a_move_that_was_killed_writes_nothing_twice(
     own: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
