@@ -164,11 +164,6 @@ class Tombstones:
         ended = await self._times.setting(values, field="sweep_at", ahead=sweep_after)
         await self._heads.update({"_id": tombstone_id(conversation)}, ended)
 
-    async def moved(self, conversation: str, entries: int) -> None:
-        """Record how many entries of a replaced log were copied, late ones included. One command."""
-        moved = {"$set": {"entries": entries}}
-        await self._heads.update({"_id": tombstone_id(conversation)}, moved)
-
     async def write_tombstone(self, head: Head, *, sweep_after: timedelta, pruned: bool) -> bool:
         """Replace a head by a tombstone: the scope then has no conversation. False if another call did. Three commands.
 

@@ -178,7 +178,6 @@ class Repairer:
                 async for entry in self._entries(target, entry_id(target, copy.tail.entries)):
                     copy.add(entry)
                 await self._follow(source, target, copy, batch)
-        await self.tombstones.moved(source, copy.matched)
         await self.copies.move_annotations(source, target, copy.places, since=since)
 
     async def _follow(

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import uuid
+from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from typing import Any
@@ -16,7 +17,7 @@ from programs import killed
 from properties import parts
 
 from convstore import Conversation, ConversationDeletedError, ConversationStore, InvalidInputError
-from convstore.exceptions import CorruptDocumentError
+from convstore.exceptions import CorruptDocumentError, StoreUnavailableError
 from convstore.integration import host_of
 from convstore.log.copied import LogCopy
 from convstore.log.entry import Entry
@@ -25,6 +26,8 @@ from convstore.log.facts.rewound import REWOUND, RewoundRange
 from convstore.messages.values import Codec
 from convstore.mongo.copies import Copies
 from convstore.mongo.documents import entry_from
+from convstore.mongo.inspection import Inspection
+from convstore.mongo.log import Log
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.clock import Clock
 from convstore.summarization import HeadTailSummarizer
@@ -269,10 +272,29 @@ async def test_a_late_annotation_is_moved_without_a_late_entry(own: Any) -> None
     await store.close()
 
 
+async def test_a_sweep_reads_no_entry_of_a_log_to_which_nothing_came(
+    own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tombstone of the log has the number of its entries; they are counted."""
+    chat = ConversationStore(own).conversation(user_id="u", thread_id="t")
+    await talk(chat, range(5))
+    await broken(own, chat)
+    await repair(own, chat)
+    read = list[str]()
+
+    async def noted(_: Inspection, conversation: str, **_options: Any) -> list[Any]:
+        read.append(conversation)
+        return []
+
+    monkeypatch.setattr(Inspection, "entries", noted)
+    await sweep(own, 90)
+    assert read == []
+
+
 async def test_a_move_that_was_killed_writes_nothing_twice(
     own: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next sweep finds what the one before has moved, also an entry without messages, by its link."""
+    """Each sweep finds what one before has moved, also an entry without messages, by its link."""
     store = ConversationStore(own, clock=Clock(monotonic=lambda: 100.0))
     chat = store.conversation(user_id="u", thread_id="t")
     await talk(chat, range(5))
@@ -282,16 +304,25 @@ async def test_a_move_that_was_killed_writes_nothing_twice(
     scope = tuple(chat.scope.items())
     await writer.append(scope, (), facts=EVENT.put(TurnEvent("fence", "q4")))
     await writer.append(scope, [HumanMessage("Late?", id="late")])
+    await writer.append(scope, [HumanMessage("Later?", id="later")])
     entries = len(await entries_of(own, chat))
+    insert = Log.insert
 
-    async def killed_before(*_: Any) -> None:
-        """Record nothing."""
+    async def killed(self: Log, conversation: str, made: Sequence[Entry], *more: Any) -> None:
+        """Insert the first two of the entries."""
+        await insert(self, conversation, made[:2], *more)
+        raise StoreUnavailableError("the server is gone")
 
-    monkeypatch.setattr(Tombstones, "moved", killed_before)
-    for seconds in (90, 2 * 24 * 3_600):
+    monkeypatch.setattr(Log, "insert", killed)
+    with pytest.raises(StoreUnavailableError):
+        await sweep(own, 90)
+    monkeypatch.undo()
+    assert len(await entries_of(own, chat)) == entries + 2
+    for seconds in (600, 2 * 24 * 3_600):
         await sweep(own, seconds)
-        assert len(await entries_of(own, chat)) == entries + 2
-    assert (await messages_of(ConversationStore(own).conversation(**chat.scope)))[-1] == "late"
+        assert len(await entries_of(own, chat)) == entries + 3
+    fresh = ConversationStore(own).conversation(**chat.scope)
+    assert (await messages_of(fresh))[-2:] == ["late", "later"]
     assert (await ConversationStore(own).verify()).findings == ()
     await store.close()
 
