@@ -515,7 +515,7 @@ class HeldTurn:
             if not (self.is_lost or await self._release()):  # a stop came after the look
                 await self.look()
                 await self.mark_end(stop)
-        except (TurnLostError, TurnConflictError, UnknownMessageError):
+        except (TurnLostError, TurnClosedError, TurnConflictError, UnknownMessageError):
             pass  # it has ended in another way
         except (StoreError, asyncio.CancelledError):
             # the lease lapses, and its successor marks the stop
@@ -538,7 +538,7 @@ class HeldTurn:
     async def _release(self, *, stopping: bool = False) -> bool:
         """Give a lease back, after which this worker writes nothing; return False if it is not this worker's.
 
-        One that was asked to stop is given back only if that is marked already, or with `stopping`.
+        One that was asked to stop is given back only with `stopping`.
         """
         async with self.lock:
             if self.is_lost:
@@ -546,10 +546,9 @@ class HeldTurn:
             if self.sharing == "borrows":
                 self.follow(None)
                 return True
-            is_ended = stopping or self.record.is_ended
             is_given = await self.services.leases.release(
-                self.conversation, owner=self.owner, stopping=is_ended
+                self.conversation, owner=self.owner, stopping=stopping
             )
-            if is_given or is_ended:
+            if is_given or stopping:
                 self.follow(None)
             return self.is_lost
