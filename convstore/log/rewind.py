@@ -23,7 +23,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from convstore.log.entry import NO_FACTS, Entry, EntryMessage, Facts, Totals
-from convstore.log.facts.branch import BRANCH
+from convstore.log.facts.branch import BRANCH, shown_event
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.facts.rewound import REWOUND, Rewound, RewoundRange
 from convstore.log.facts.standing import branched_after
@@ -192,8 +192,8 @@ class Rewinds:
 
         An end of a turn, and an answer in the place of another, count until they are rewound; a decision stays.
         """
-        event = None if BRANCH.of(entry) else EVENT.of(entry)
-        if event is None or not (event.over or event.variant):
+        event = shown_event(entry)
+        if event is None or event.is_of_call or not (event.over or event.variant):
             return event
         is_active = (
             self.has(entry.last)

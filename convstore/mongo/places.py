@@ -82,16 +82,28 @@ class Places:
         found = await self._log.find(query, _STANDING, order=NEWEST_FIRST, limit=limit)
         return [_row(document) for document in found]
 
-    async def events_of(self, conversation: str, turn_id: str, *, through: int) -> list[TurnEvent]:
-        """Return how calls of a turn wait and what was decided, up to an entry, in order; not of hidden variants."""
-        query = {"conversation": conversation, "lookup": events_of(turn_id)}
-        found = await self._log.find(query, _EVENT, order=NEWEST_FIRST, limit=_MOST_EVENTS)
+    async def events_of(
+        self,
+        conversation: str,
+        turn_id: str,
+        variants: Iterable[tuple[str, str]],
+        *,
+        through: int,
+    ) -> list[TurnEvent]:
+        """Return how calls of a turn wait and what was decided, up to an entry, in order.
+
+        Also what was said while these variants of it, by place and id, were hidden.
+        """
+        keys = [of_variant(place, variant) for place, variant in variants]
+        query = {"conversation": conversation, "lookup": {"$in": [events_of(turn_id), *keys]}}
+        limit = 0 if keys else _MOST_EVENTS
+        found = await self._log.find(query, _EVENT, order=NEWEST_FIRST, limit=limit)
         events = list[TurnEvent]()
         for document in reversed(found):
             check_version(document, "entry")
             with reading(document):
                 event = fact_in(document, EVENT)
-            if event and number_in(document["_id"]) <= through:
+            if event and event.is_of_call and number_in(document["_id"]) <= through:
                 events.append(event)
         return events
 

@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from convstore.log.entry import Entry, EntryMessage
+from convstore.log.facts.event import EVENT
 from convstore.log.turns import LoggedTurn, turns_before, turns_in
 from convstore.runtime.log_reader import Snapshot
 
@@ -63,6 +64,12 @@ class StoredTurn:
         return next(
             part.messages[-1].ordinal for part in reversed(self.range.values()) if part.messages
         )
+
+    @property
+    def variants(self) -> set[tuple[str, str]]:
+        """Places and ids of the variants that its entries belong to."""
+        events = [EVENT.of(part.entry) for part in self.parts.values()]
+        return {(event.first_turn, event.variant) for event in events if event and event.variant}
 
     def extend(self, rest: StoredTurn) -> None:
         """Add what stands in its range after the entries that were read before."""

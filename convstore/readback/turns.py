@@ -288,7 +288,7 @@ class Turns:
         for turn in turns:
             turn.judge(log, later.get(turn.question, {}))
             if turn.question and log.active.has_long_gap(turn.question, turn.last):
-                for event in await self._reader.events_in_gaps(log, turn.first.id):
+                for event in await self._reader.events_in_gaps(log, turn.first.id, turn.variants):
                     turn.logged.add((), event)
         return turns
 

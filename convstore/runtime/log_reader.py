@@ -9,7 +9,7 @@ The module is long because all its readers answer a deletion or a late writer in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -441,10 +441,15 @@ class LogReader:
             at_once = grown(at_once)
             last = entries[-1:]
 
-    async def events_in_gaps(self, log: Snapshot, turn_id: str) -> list[TurnEvent]:
-        """Return what was decided about calls of a turn, in order, also where `batches` leaves entries out."""
+    async def events_in_gaps(
+        self, log: Snapshot, turn_id: str, variants: Iterable[tuple[str, str]]
+    ) -> list[TurnEvent]:
+        """Return what was decided about calls of a turn, in order, also where `batches` leaves entries out.
+
+        `variants` are the places and ids of the variants that entries of the turn belong to.
+        """
         found = await self.log.places.events_of(
-            log.cached.conversation, turn_id, through=log.tail.entries
+            log.cached.conversation, turn_id, variants, through=log.tail.entries
         )
         return [event for event in found if log.active.has(event.question)]
 

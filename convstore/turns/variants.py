@@ -27,7 +27,7 @@ from convstore.exceptions import (
 )
 from convstore.log.branch import Branch, branch_of
 from convstore.log.entry import Entry, Totals
-from convstore.log.facts.branch import BRANCH
+from convstore.log.facts.branch import BRANCH, shown_event
 from convstore.log.facts.event import EVENT, TurnEvent, of_variant
 from convstore.log.facts.standing import STANDING, Standing, at_place, numbered
 from convstore.log.rewind import continued
@@ -326,8 +326,7 @@ class Variants:
             async for entries in batches:
                 for entry in entries:
                     decoded = await self._reader.decode_all(log.cached, entry.messages)
-                    event = None if BRANCH.of(entry) else EVENT.of(entry)
-                    record.add(entry.messages, decoded, event)
+                    record.add(entry.messages, decoded, shown_event(entry))
                 if record.fold.is_superseded:
                     return
 

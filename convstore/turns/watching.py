@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from convstore.exceptions import ConversationDeletedError
 from convstore.log.entry import Entry, Totals
-from convstore.log.facts.branch import BRANCH
+from convstore.log.facts.branch import BRANCH, shown_event
 from convstore.log.facts.event import EVENT
 from convstore.log.rows import rows_of
 from convstore.log.turn_record import TurnRecord
@@ -44,7 +44,7 @@ class _Told:
         replaces_from: The reader has to drop messages from this ordinal on; 0 for none.
         log: The log as it was read; None to look for the entry to read from.
         record: The last turn, None before the first one.
-        places: Turns with another answer, or another question, that was begun since then.
+        variants: Places and ids of the other answers and questions that were begun since then.
         state: What was told of the turn.
     """
 
@@ -53,7 +53,7 @@ class _Told:
     replaces_from: int = 1
     log: Snapshot | None = None
     record: TurnRecord | None = None
-    places: set[str] = field(default_factory=set)
+    variants: set[tuple[str, str]] = field(default_factory=set)
     state: TurnState | None = None
 
     def follow(self, log: Snapshot) -> None:
@@ -72,13 +72,12 @@ class _Told:
             for item in entry.messages:
                 if item.begins_turn:
                     self.record = TurnRecord.of(item.id, item.ordinal)
-                    self.places = set()
+                    self.variants = set()
             event = EVENT.of(entry)
-            is_hidden = BRANCH.of(entry) is not None
-            if is_hidden and event:
-                self.places.add(event.first_turn)
+            if event and BRANCH.of(entry) is not None:
+                self.variants.add((event.first_turn, event.variant))
             if self.record:
-                self.record.add(entry.messages, own, None if is_hidden else event)
+                self.record.add(entry.messages, own, shown_event(entry))
 
 
 class _Seen(NamedTuple):
@@ -202,10 +201,10 @@ class Watcher:
         if (record := told.record) is None:
             return None
         if told.log is None and log.active.has_long_gap(record.fold.question, log.tail.messages):
-            for event in await self._reader.events_in_gaps(log, record.turn_id):
+            for event in await self._reader.events_in_gaps(log, record.turn_id, told.variants):
                 record.fold.add((), event)
         record.fold.settle(log.tail)
-        places = set(told.places)
+        places = {place for place, _ in told.variants}
         if lease and not lease.is_for(record.turn_id, ""):
             places.add(lease.turn)
         pending = list[FoundTurn]()

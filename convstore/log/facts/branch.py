@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from convstore.log.entry import Entry, Totals
+from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.facts.kind import FactKind
 
 
@@ -32,6 +33,16 @@ class BranchKind(FactKind[Totals]):
 
 
 BRANCH = BranchKind()
+
+
+def shown_event(entry: Entry) -> TurnEvent | None:
+    """Return what an entry records of a turn as views show it; of a hidden variant only what is said of its calls.
+
+    The variant may be shown by now. If it is not, no view has these calls.
+    """
+    event = EVENT.of(entry)
+    is_hidden = event is not None and not event.is_of_call and BRANCH.of(entry) is not None
+    return None if is_hidden else event
 
 
 def own_totals(entry: Entry) -> Totals:

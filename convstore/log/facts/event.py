@@ -40,6 +40,11 @@ class TurnEvent(NamedTuple):
         return bool(self.over)
 
     @property
+    def is_of_call(self) -> bool:
+        """True if it says how a call waits for a person, or what was decided about it."""
+        return self.kind in ("wait", "decide")
+
+    @property
     def over(self) -> Over:
         """Why the turn is over after it; "" if it does not end the turn."""
         return _ENDS.get(self.kind, "")
@@ -71,7 +76,7 @@ class EventKind(FactKind[TurnEvent]):
         """Return the key of the variant that it belongs to, or of a turn with a call that waits or was decided."""
         if value.variant:
             return [of_variant(value.first_turn, value.variant)]
-        return [events_of(value.turn)] if value.kind in ("wait", "decide") else []
+        return [events_of(value.turn)] if value.is_of_call else []
 
     def moved(self, value: TurnEvent, entry: Entry, copy: LogCopy) -> TurnEvent | None:
         """Return it as a copy records it; without its variant if the copy cannot show that.
