@@ -76,9 +76,8 @@ async def list_command(
     In a pipe the columns are separated by tabs, and whole: id, scope, date of
     the last change, state, messages, turns, tokens, failed tool results, and
     the title or else the first question; with --price also the cost.
-    `convstore show` takes the id and the scope. With --json, "title" is only the
-    title that was set; "state", "error", "waiting", "budget_share" and
-    "rated_down" are what the column has.
+    `convstore show` takes the id and the scope. With --json, "title" is the one
+    that was set, and without one "first_question" has the question.
 
     \b
     --price adds what each conversation cost, without its sub-agents; with "+"
@@ -138,11 +137,9 @@ class _Member:
 
     def document(self) -> dict[str, Any]:
         """Return it for `--json`."""
-        return {
-            **document_of(self.row),
-            "first_question": self.title or None,
-            **self.costs,
-        }
+        from convstore.values.list_rows import document_of  # noqa: PLC0415 - loads pydantic
+
+        return document_of(self.row, self.title or None, self.costs)
 
     @property
     def cost(self) -> str:
@@ -351,16 +348,19 @@ def _values(member: _Member) -> list[str]:
     return [*values, member.cost] if member.costs else values
 
 
-def document_of(row: ListRow) -> dict[str, Any]:
-    """Return a conversation for `--json`, with its end and its rating."""
-    return {
-        **row.info.model_dump(),
-        "state": row.state,
-        "waiting": row.end.waiting,
-        "error": row.end.error,
-        "budget_share": row.share or None,
-        "rated_down": row.is_rated_down,
-    }
+async def row_documents(
+    store: ConversationStore, rows: Sequence[ListRow], prices: Prices
+) -> list[dict[str, Any]]:
+    """Return the documents of conversations, as the list has them."""
+    from convstore.ext.sums import cost_columns  # noqa: PLC0415 - loads the database driver
+    from convstore.integration import host_of  # noqa: PLC0415 - as above
+    from convstore.values.list_rows import document_of  # noqa: PLC0415 - as above
+
+    named = await host_of(store).titled([row.info for row in rows])
+    return [
+        document_of(row, info.title, cost_columns(row.info, prices))
+        for row, info in zip(rows, named, strict=True)
+    ]
 
 
 def name_of(scope: Mapping[str, str]) -> str:

@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import nullcontext
-from functools import partial
 from typing import Any, NamedTuple
 
 import typer
@@ -122,35 +121,15 @@ def kind_label(name: str) -> str:
 
 
 def write_json(document: Any) -> None:
-    """Print a JSON document: dates as text, bytes as base64, values of other types as their repr.
+    """Print a document in the form of `json_values`.
 
     Only unprintable characters are escaped; all but ASCII if stdout cannot hold them.
     """
-    from pydantic import ConfigDict, TypeAdapter  # noqa: PLC0415 - a command without --json does not need it
+    from convstore.values.json_form import json_values  # noqa: PLC0415 - a command without --json does not need it
 
-    values = TypeAdapter[Any](
-        Any, config=ConfigDict(ser_json_bytes="base64", ser_json_inf_nan="strings")
-    )
-    dump = partial(values.dump_python, mode="json", fallback=repr)
-    try:
-        plain_values = dump(document)
-    except UnicodeEncodeError:  # Pydantic fails at a key with a lone surrogate
-        plain_values = _with_keys(values.dump_python(document, fallback=repr), dump)
-    text = json.dumps(plain_values, indent=2, ensure_ascii=False)
+    text = json.dumps(json_values(document), indent=2, ensure_ascii=False)
     signs = {ord(sign): _in_json(sign) for sign in set(text) - {"\n"}}
     sys.stdout.write(text.translate(signs) + "\n")
-
-
-def _with_keys(value: Any, dump: Callable[[Any], Any]) -> Any:
-    """Return a value of dicts and lists as `dump` does, with the keys of dicts as they are."""
-    if isinstance(value, dict):
-        return {
-            key if isinstance(key, str) else str(key): _with_keys(part, dump)
-            for key, part in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [_with_keys(part, dump) for part in value]
-    return dump(value)
 
 
 def _in_json(character: str) -> str:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.list_ import document_of, name_of
+from convstore.cli.list_ import name_of, row_documents
 from convstore.cli.named import opened_conversation
 from convstore.cli.options import (
     Policy,
@@ -147,7 +147,7 @@ async def _log_answer(
 ) -> Answer:
     from convstore.edges import with_children  # noqa: PLC0415 - loads the database driver
     from convstore.ext.sums import bill_for  # noqa: PLC0415 - as above
-    from convstore.integration import row_of  # noqa: PLC0415 - as above
+    from convstore.integration import host_of, row_of  # noqa: PLC0415 - as above
 
     messages = await chat.list_messages(limit=limit, before=before, full=full)
     first = messages[0].ordinal if len(messages) == limit else 0
@@ -156,19 +156,17 @@ async def _log_answer(
     family = [member async for member in with_children(chat.store, row.info)]
     children = family[1:]
     bill = bill_for("", family, prices).bill()
+    child_rows = await host_of(chat.store).rows(children) if children else []
+    conversation, *child_documents = await row_documents(chat.store, [row, *child_rows], prices)
 
     def document() -> dict[str, Any]:
         found = {
-            "conversation": document_of(row),
+            "conversation": conversation,
             "billed": bill,
             "messages": [message.model_dump() for message in messages],
         }
-        lists: dict[str, Sequence[Any]] = {"items": items, "children": children}
-        return found | {
-            name: [value.model_dump() for value in values]
-            for name, values in lists.items()
-            if values
-        }
+        lists = {"items": [item.model_dump() for item in items], "children": child_documents}
+        return found | {name: values for name, values in lists.items() if values}
 
     shown = partial(
         _print_log,

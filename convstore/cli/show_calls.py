@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.list_ import document_of, name_of
+from convstore.cli.list_ import name_of, row_documents
 from convstore.cli.output import Answer, new_table, plain
 from convstore.exceptions import InvalidInputError
 from convstore.values.plain import counted, money
@@ -45,18 +45,19 @@ async def calls_answer(chat: Conversation, *, limit: int, before: int | None) ->
         shown.append(calls.upcoming)
     views = _Views(chat)
     has_first = calls.has_beginning
-    rows = [await _row(views, call, has_first=has_first) for call in shown]
-    conversation = await row_of(chat)
+    calls_shown = [await _row(views, call, has_first=has_first) for call in shown]
+    row = await row_of(chat)
+    [conversation] = await row_documents(chat.store, [row], {})
 
     def document() -> dict[str, Any]:
         return {
-            "conversation": document_of(conversation),
+            "conversation": conversation,
             "is_prompt_known": is_prompt_known,
-            "calls": [row._asdict() for row in rows],
+            "calls": [call._asdict() for call in calls_shown],
         }
 
     printed = partial(
-        _print_calls, conversation=conversation, rows=rows, is_prompt_known=is_prompt_known
+        _print_calls, conversation=row, rows=calls_shown, is_prompt_known=is_prompt_known
     )
     return Answer(document, printed, is_long=True)
 

@@ -17,8 +17,16 @@ from typing import Any, Final, NamedTuple, TypeVar
 import orjson
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.tool import invalid_tool_call
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    model_serializer,
+)
 from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from convstore.values.plain import with_leaves
 
 MAX_LEVELS: Final = 200
 """Nesting far above what models write, and far below the limit of Python's recursive `json`."""
@@ -280,6 +288,47 @@ def _key(key: Any, leaf: _Leaf) -> Any:
         return key
     found = _sendable(key, _KEY_LEVELS, leaf)
     return found if isinstance(found, str) else str(found)
+
+
+_ANY = TypeAdapter[Any](
+    Any, config=ConfigDict(ser_json_bytes="base64", ser_json_inf_nan="constants")
+)
+
+
+def json_values(document: Any) -> Any:
+    """Return a document for JSON: dates as text, bytes as base64, values of other types as their repr.
+
+    JSON has no NaN and no infinite numbers, so they are texts.
+
+    >>> json_values({"a": [1.5, float("nan"), float("-inf")], "b": b"x"})
+    {'a': [1.5, 'NaN', '-Infinity'], 'b': 'eA=='}
+    """
+    try:
+        found = _json_dump(document)
+    except UnicodeEncodeError:  # Pydantic fails at a key with a lone surrogate
+        found = _with_keys(_ANY.dump_python(document, fallback=repr))
+    return with_leaves(found, _finite)
+
+
+def _json_dump(value: Any) -> Any:
+    return _ANY.dump_python(value, mode="json", fallback=repr)
+
+
+def _finite(value: Any) -> Any:
+    is_json = not isinstance(value, float) or math.isfinite(value)
+    return value if is_json else json.dumps(value)
+
+
+def _with_keys(value: Any) -> Any:
+    """Return a value of dicts and lists for JSON, with the keys of dicts as they are."""
+    if isinstance(value, dict):
+        return {
+            key if isinstance(key, str) else str(key): _with_keys(part)
+            for key, part in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_with_keys(part) for part in value]
+    return _json_dump(value)
 
 
 class Value(BaseModel):

@@ -5,14 +5,22 @@ For the inspector and the command line.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial, reduce
 from typing import Any, NamedTuple
 
-from convstore.values.models import ConversationInfo, State, Status
+from convstore.values.models import (
+    ConversationInfo,
+    ForkOrigin,
+    LastCall,
+    MessagePreview,
+    State,
+    Status,
+)
 from convstore.values.plain import age, counted, percent
 from convstore.values.usage import Usage
 
@@ -85,6 +93,8 @@ class ConversationEnd(NamedTuple):
             label = f"{label} {age(self.since, now)}"
         return f"{label}: {self.reason}" if self.reason else label
 
+
+NO_COSTS: Mapping[str, Any] = {}
 
 _FULL = 0.8
 """Share of its budget from which the last call counts as nearly full."""
@@ -181,29 +191,48 @@ ORDERS: Mapping[str, tuple[str, Callable[[ListRow], float]]] = {
 """Orders of the rows: the label of each, and its key, the highest first; rows that are equal stay newest first."""
 
 
-def columns_of(row: ListRow, scope_keys: Sequence[str]) -> dict[str, Any]:
-    """Return the columns of a row with their names, as exports have them; None for what is not known."""
-    info = row.info
-    call = info.last_call
-    billed = row.billed._asdict() if any(row.billed) else {}
+def document_of(
+    row: ListRow, title: str | None, costs: Mapping[str, Any] = NO_COSTS
+) -> dict[str, Any]:
+    """Return a conversation as `list --json`, `show --json` and the inspector's ``list.json`` have it.
+
+    `title` is its title, or else its first question. `costs` are those of `ext.sums.cost_columns`.
+    """
     return {
-        "conversation_id": info.conversation_id,
-        "first_question": info.title,
-        **{key: info.scope.get(key) for key in scope_keys},
+        **row.info.model_dump(),
+        "first_question": None if row.info.title else title,
         "state": row.state,
-        "reason": row.end.reason or None,
+        "reason": row.end.reason,
+        "waiting": row.end.waiting,
+        "error": row.end.error,
+        "budget_share": row.share or None,
         "rated_down": row.is_rated_down,
-        "turns": info.turns,
-        "tokens_stored": info.tokens,
-        "last_call_tokens": call.tokens if call else None,
-        "last_call_budget": call.max_tokens if call else None,
-        "billed_input": billed.get("input_tokens"),
-        "billed_from_cache": billed.get("cache_read_tokens"),
-        "billed_to_cache": billed.get("cache_write_tokens"),
-        "billed_output": billed.get("output_tokens"),
-        "failed": info.failed or None,
-        "updated_at": info.updated_at.isoformat() if info.updated_at else None,
+        "billed": row.billed._asdict() if any(row.billed) else None,
+        **costs,
     }
+
+
+_PARTS: Mapping[str, Iterable[str]] = {
+    "last_call": LastCall.model_fields,
+    "billed": Usage._fields,
+    "last_message": MessagePreview.model_fields,
+    "forked_from": ForkOrigin.model_fields,
+}
+"""Fields of a document that are columns each in a table."""
+
+
+def columns_of(document: Mapping[str, Any], scope_keys: Sequence[str]) -> dict[str, Any]:
+    """Return the document of a conversation as a row of a table: lists and other objects are JSON texts."""
+    scope = document["scope"]
+    columns = dict[str, Any]({key: scope.get(key) for key in (*scope_keys, "path")})
+    for name, value in document.items():
+        if name in _PARTS:
+            parts = value or {}
+            columns |= {f"{name}_{part}": parts.get(part) for part in _PARTS[name]}
+        elif name != "scope":
+            is_plain = not isinstance(value, dict | list)
+            columns[name] = value if is_plain else json.dumps(value, ensure_ascii=False)
+    return columns
 
 
 class Chip(NamedTuple):

@@ -12,6 +12,7 @@ from contextlib import redirect_stdout, suppress
 from datetime import UTC, date, datetime
 from typing import Any
 
+import httpx
 import pytest
 from cases import each_case
 from command_line import complaints, convstore, emptied_address, lines, recording
@@ -26,6 +27,7 @@ from convstore.cli.output import plain, screen, write_json
 from convstore.cli.progress import progress
 from convstore.cli.show import _print_message
 from convstore.cli.stats import _growth_table
+from convstore.ext.inspector import EVERYTHING, inspector
 from convstore.ext.sums import cost_columns
 from convstore.testing.samples import rag_turn
 from convstore.types import ConversationInfo, Growth, LogItem
@@ -75,7 +77,11 @@ def printed(*arguments: str, width: int = 80) -> str:
 
 def document(*arguments: str) -> dict[str, Any]:
     """The JSON document that a command prints."""
-    return json.loads(printed(*arguments, "--json"))
+    return json.loads(printed(*arguments, "--json"), parse_constant=_refuse)
+
+
+def _refuse(constant: str) -> None:
+    raise AssertionError(f"JSON has no {constant}")
 
 
 @pytest.mark.slow
@@ -220,6 +226,31 @@ def test_list_and_show_say_what_is_wrong(server_uri: str) -> None:
         assert (full["rated_down"], full["budget_share"] > 0.9) == (True, True)
         shown = document("show", "4", "--uri", address)["conversation"]
         assert (shown["state"], shown["waiting"]) == ("waits", ["look"])
+
+
+async def test_a_conversation_has_one_document(server_uri: str) -> None:
+    """A list, `show`, its calls and the inspector's export say the same of it, and of its sub-agents."""
+    with emptied_address(server_uri) as address:
+        async with await ConversationStore.connect(address) as store:
+            await store.setup()
+            chat = store.conversation(user_id="ada", thread_id="one")
+            for conversation in (chat, chat.child("search")):
+                await conversation.append([HumanMessage("Why?"), *rag_turn("Seals?")])
+            await chat.update(metadata={"score": float("nan"), "raw": b"x"})
+            pages = inspector(store, authorize=lambda _: EVERYTHING)
+            transport = httpx.ASGITransport(pages)
+            async with httpx.AsyncClient(transport=transport, base_url="http://it") as client:
+                [exported] = (await client.get("/list.json")).json()
+        commands = (["list"], ["show", "1"], ["show", "1", "--why"])
+        listed, shown, calls = [
+            await asyncio.to_thread(document, *command, "--uri", address) for command in commands
+        ]
+    [row] = listed["conversations"]
+    assert row == shown["conversation"] == calls["conversation"] == exported
+    assert (row["title"], row["first_question"]) == (None, "Why?")
+    assert (row["metadata"], row["budget_share"]) == ({"score": "NaN", "raw": "eA=="}, None)
+    assert listed["children"] == shown["children"] != []
+    assert listed["children"][0]["scope"]["path"] == "search"
 
 
 async def _append_troubles(address: str) -> None:

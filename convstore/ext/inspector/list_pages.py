@@ -28,12 +28,14 @@ from convstore.ext.inspector.list_selection import (
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.sums import cost_columns
 from convstore.integration import host_of, marks_of
+from convstore.values.json_form import json_values
 from convstore.values.list_rows import (
     ORDERS,
     TIMES,
     ListRow,
     chips_of,
     columns_of,
+    document_of,
     scope_choices,
 )
 from convstore.values.reports import ConversationHits, SearchResult
@@ -87,24 +89,25 @@ async def exported_list(
     store: ConversationStore,
     permitted: Mapping[str, str],
 ) -> Response:
-    """Return the rows that the form selects as a file to download, "json" or "csv", with the columns of the list.
+    """Return the rows that the form selects as a file to download, "json" or "csv".
 
-    The cost of a row is without its sub-agents.
+    A row has what `convstore list --json` says of a conversation; its cost is without its sub-agents.
     """
     found = await select(request, store, permitted)
     named = await host_of(store).titled([row.info for row in found.rows])
-    rows = [
-        columns_of(replace(row, info=info), store.scope_keys) | cost_columns(info, prices)
-        for row, info in zip(found.rows, named, strict=True)
-    ]
+    rows = json_values(
+        [
+            document_of(row, info.title, cost_columns(row.info, prices))
+            for row, info in zip(found.rows, named, strict=True)
+        ]
+    )
     headers = {"Content-Disposition": f'attachment; filename="conversations.{form}"'}
-    written = _as_json(rows) if form == "json" else _as_csv(rows)
+    if form == "json":
+        written = json.dumps(rows, indent=1)
+    else:
+        written = _as_csv([columns_of(row, store.scope_keys) for row in rows])
     kinds = {"json": "application/json", "csv": "text/csv; charset=utf-8"}
     return Response(written, media_type=kinds[form], headers=headers)
-
-
-def _as_json(rows: list[dict[str, Any]]) -> str:
-    return json.dumps(rows, indent=1, default=str)
 
 
 def _as_csv(rows: list[dict[str, Any]]) -> str:

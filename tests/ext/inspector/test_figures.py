@@ -344,7 +344,9 @@ async def test_sums_of_what_is_not_known(store: ConversationStore) -> None:
     assert billed["ada"] == [cost, "1,200,000", "500,000", "0", "2,000"]
     assert billed["bob"] == ["\u2013", "600,000", "0", "0", "1,000"]
     assert billed["eve"] == ["\u2013"] * 5
-    costs = [(row["user_id"], row["cost"], row["tokens_without_price"]) for row in exported]
+    costs = [
+        (row["scope"]["user_id"], row["cost"], row["tokens_without_price"]) for row in exported
+    ]
     assert ("bob", None, 601_000) in costs
     assert ("ada", pytest.approx(0.17), 601_000) in costs
     assert billed["priced"][0] == "0.17"
