@@ -15,6 +15,7 @@ from convstore.exceptions import (
     StoreClosedError,
     SyncUnsupportedError,
 )
+from convstore.messages.tool_calls import result_id
 from convstore.messages.values import Codec
 from convstore.mongo.migrator import Migrator
 from convstore.mongo.parallel import in_parallel
@@ -26,7 +27,7 @@ from convstore.tools.search_page import search_page
 from convstore.values.list_rows import ConversationEnd, ListRow
 from convstore.values.models import ConversationInfo, SourcePage
 from convstore.values.reports import ConversationHits
-from convstore.values.scope import Scope
+from convstore.values.scope import Scope, child_ids
 
 _Result = TypeVar("_Result")
 _Named = TypeVar("_Named", ConversationInfo, ConversationHits)
@@ -35,6 +36,12 @@ _ENDS_AT_ONCE = 16
 _LISTED = 1_000
 _MOST_PAGES = 10
 _ENOUGH = 50
+
+
+def _call_of(child: ConversationInfo) -> str:
+    """Return the `result_id` of the call that a sub-agent answers; another text if it has a name."""
+    ids = child_ids(child.scope)
+    return result_id(ids[0], ids[1]) if len(ids) > 1 else ids[0]
 
 
 class Host:
@@ -147,7 +154,8 @@ class Host:
 
         Two commands for a thousand say which were rated down, and which of the imported ones were tried since. If the
         turn is open, two or three more, or about seven if a worker or a person has to do with it; 16 conversations at a
-        time. The end of one that is damaged, or was written by a newer version, is empty.
+        time. A turn that broke off during calls of sub-agents waits if they do: their ends are read, too. The end of
+        one that is damaged, or was written by a newer version, is empty.
         """
         services = await self.services()
         rated = await services.annotator.rated_down(
@@ -164,9 +172,21 @@ class Host:
                 chat = self.store.conversation(**info.scope)
                 with suppress(CorruptDocumentError, SchemaVersionError):
                     end = await services.ends.read(tuple(chat.scope.items()), id_)
+            if end.open_calls and info.has_children:
+                end = await self._waiting_below(info, end)
             return ListRow(info, end, is_rated_down=id_ in rated)
 
         return await in_parallel(row, conversations, limit=_ENDS_AT_ONCE)
+
+    async def _waiting_below(self, info: ConversationInfo, end: ConversationEnd) -> ConversationEnd:
+        """Return the end of a conversation whose calls are open: it waits if the sub-agents of all of them do."""
+        children = await self.store.conversation(**info.scope).children()
+        below = [child for child in children if _call_of(child) in end.open_calls]
+        rows = await self.rows(below) if len(below) == len(end.open_calls) else []
+        if not rows or any(row.end.status != "waiting" for row in rows):
+            return end
+        names = tuple(name for row in rows for name in row.end.waiting)
+        return ConversationEnd("waiting", names, since=end.since)
 
     async def newest(
         self,

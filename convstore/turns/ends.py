@@ -6,9 +6,10 @@ turn is read as `Watcher` reads it, so that lists, pages and watchers say the sa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import aclosing
 
-from convstore.log.entry import EntryMessage, Totals
+from convstore.log.entry import EntryMessage, OpenCall, Totals
 from convstore.log.facts.event import EVENT
 from convstore.mongo.drafts import Drafts
 from convstore.mongo.states import LogTip, States
@@ -60,6 +61,7 @@ class EndReader:
             step=_step(tip),
             is_only_asked=is_only_asked,
             since=tip.entry.at,
+            open_calls=_result_ids(_open_calls(tip)),
         )
 
     async def _in_progress(self, scope: Scope, conversation: str, tip: LogTip) -> ConversationEnd:
@@ -75,7 +77,8 @@ class EndReader:
         if state.status != "interrupted":
             return end
         error = await self._error(conversation, totals.messages)
-        return end._replace(error=error, step=_step(tip))
+        open_calls = _result_ids(_open_calls(tip))
+        return end._replace(error=error, step=_step(tip), open_calls=open_calls)
 
     async def _state(self, scope: Scope) -> TurnState | None:
         watching = self._watcher.watch(scope, after=None, limit=1, full=False)
@@ -93,12 +96,23 @@ def _step(tip: LogTip) -> str:
     totals = tip.entry.totals
     if totals.has_variant:
         return ""
-    open_tools = [call.tool for call in totals.calls if call.turn == totals.turn]
+    open_tools = [call.tool for call in _open_calls(tip)]
     if open_tools:
         return f"during {', '.join(dict.fromkeys(open_tools))}"
     if tip.message and tip.message.ordinal == totals.turn:
         return "after its question"
     return f"after {tip.message.tool}" if tip.message and tip.message.tool else ""
+
+
+def _open_calls(tip: LogTip) -> list[OpenCall]:
+    """Return the calls of the newest turn that have no result; none while another answer is made."""
+    totals = tip.entry.totals
+    is_shown = not totals.has_variant
+    return [call for call in totals.calls if is_shown and call.turn == totals.turn]
+
+
+def _result_ids(calls: Sequence[OpenCall]) -> tuple[str, ...]:
+    return tuple(call.result for call in calls)
 
 
 def _has_earlier_calls(totals: Totals, last: EntryMessage) -> bool:

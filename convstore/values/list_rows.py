@@ -52,6 +52,7 @@ class ConversationEnd(NamedTuple):
         step: Where an interrupted turn is, such as "during search"; "" if that is not known.
         is_only_asked: True if the turn has only its question: nothing says that somebody worked on it.
         since: Date of the newest entry of the log; None if it was not read.
+        open_calls: For an interrupted turn the `result_id` of each call without a result.
     """
 
     status: Status | State = ""
@@ -60,6 +61,7 @@ class ConversationEnd(NamedTuple):
     step: str = ""
     is_only_asked: bool = False
     since: datetime | None = None
+    open_calls: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, info: ConversationInfo) -> ConversationEnd:

@@ -189,6 +189,15 @@ def child_scope(scope: Scope, ids: Sequence[str]) -> Scope:
     return (*root_scope(scope), (PATH, path))
 
 
+def child_ids(scope: Mapping[str, str]) -> list[str]:
+    """Return the ids that name a child below its parent, as `child_scope` takes them.
+
+    >>> child_ids(dict(child_scope((("user_id", "ada"),), ["m1", "call/1"])))
+    ['m1', 'call/1']
+    """
+    return [unquote(id_) for id_ in scope[PATH].rpartition("/")[2].split(":")]
+
+
 def root_scope(scope: Scope) -> Scope:
     """Return the scope of the outermost conversation around a child; that of any other conversation is unchanged."""
     return tuple(pair for pair in scope if pair[0] != PATH)

@@ -20,6 +20,7 @@ from convstore import ConversationStore
 from convstore.exceptions import InvalidInputError, TurnClosedError
 from convstore.ext.langchain import ConversationMiddleware, resume_command, review
 from convstore.ext.langgraph import ConversationState, append_node, load_node, view_of
+from convstore.integration import row_of
 from convstore.testing.fixtures import result_id_of
 
 VERDICTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -254,6 +255,7 @@ async def test_an_agent_in_a_tool_pauses_its_caller(
     [info] = await chat.children()
     child = store.conversation(**info.scope)
     [turn] = [turn async for turn in child.turns()]
+    assert (await row_of(chat)).end.line() == "waits: refund"
     await child.decide(turn.turn_id, turn.waiting_calls[0], "approve")
     assert await resume_command(chat, "r1") is None
     given = ASKED if how == "again" else await resume_command(child, turn.turn_id)
