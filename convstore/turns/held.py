@@ -402,8 +402,6 @@ class HeldTurn:
             self.know(await self.services.variants.again(self.scope, self.branch))
             return
         await self._read()
-        if self.record.fold.is_superseded and not self.may_be_superseded:
-            raise TurnConflictError(self.record.turn_id, is_newest=False)
 
     async def pause(self, pauses: Mapping[str, Pause]) -> None:
         """Record that calls of a turn wait for a person, by the ids of their results.
@@ -512,7 +510,7 @@ class HeldTurn:
             if not (self.is_lost or self.is_stopping or self.record.is_finished):
                 await self.look()  # a stop may be newer than the last look
             await self.mark_end(stop)
-            if not (self.is_lost or await self._release()):  # a stop came after the look
+            if not await self._release():  # a stop came after the look
                 await self.look()
                 await self.mark_end(stop)
         except (TurnLostError, TurnClosedError, TurnConflictError, UnknownMessageError):
@@ -532,8 +530,7 @@ class HeldTurn:
                 return stop() if stop else self.event("stop")
             return self.event("fence") if self.is_unsure else None
 
-        if not self.is_lost:
-            await self.append_if(judge)
+        await self.append_if(judge)
 
     async def _release(self, *, stopping: bool = False) -> bool:
         """Give a lease back, after which this worker writes nothing; return False if it is not this worker's.

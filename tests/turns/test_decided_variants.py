@@ -69,4 +69,4 @@ async def test_a_decision_stands_after_a_rewind_of_its_result(kind: str, steps: 
             assert call.decision
             assert call.decision.verdict == "approve"
             assert "rejected" in session.messages[2].text
-        assert not (await store.verify(**chat.scope)).findings
+        assert not (await chat.store.verify(**chat.scope)).findings

@@ -1,27 +1,41 @@
-"""Leaving a turn while the server fails, or after another worker has taken the turn over."""
+"""A turn that its worker leaves while the server fails, or after others have ended it or taken it over."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from mongomock_motor import AsyncMongoMockClient
 
 from convstore import Conversation, ConversationStore
-from convstore.exceptions import StoreUnavailableError, TurnBusyError
+from convstore.exceptions import (
+    StoreUnavailableError,
+    TurnBusyError,
+    TurnClosedError,
+    TurnConflictError,
+)
 from convstore.mongo.log import Log
+from convstore.runtime import background
 from convstore.testing.fixtures import ahead
+from convstore.testing.stored import Stored
 
 NewChat = Callable[..., Conversation]
 
 
 @pytest.fixture
-async def new_chat() -> NewChat:
-    """Make the conversation as another process has it, perhaps with a clock that is ahead."""
+async def database() -> Any:
+    """A database in memory."""
     database = AsyncMongoMockClient()["app"]
     await ConversationStore(database).setup()
+    return database
+
+
+@pytest.fixture
+def new_chat(database: Any) -> NewChat:
+    """Make the conversation as another process has it, perhaps with a clock that is ahead."""
 
     def new(seconds: float = 0) -> Conversation:
         store = ConversationStore(database, clock=ahead(seconds))
@@ -32,6 +46,51 @@ async def new_chat() -> NewChat:
 
 async def _unavailable(*_: Any, **__: Any) -> None:
     raise StoreUnavailableError("no answer")
+
+
+async def test_a_cancelled_append_is_fenced_off(
+    new_chat: NewChat, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may land after the worker has left; the server has not answered until then."""
+    monkeypatch.setattr(background, "SETTLE_SECONDS", 0.01)
+    is_sent = asyncio.Event()
+
+    async def hang(*_: Any, **__: Any) -> None:
+        is_sent.set()
+        await asyncio.Event().wait()
+
+    chat = new_chat()
+    async with await chat.turn("r1", human="Do seals sleep?") as turn:
+        with monkeypatch.context() as patch:
+            patch.setattr(Log, "insert", hang)
+            appending = asyncio.ensure_future(turn.append(AIMessage("They do.")))
+            await is_sent.wait()
+            appending.cancel()
+            await asyncio.wait({appending})
+    *_, last, _state = await (await Stored.of(chat, database)).all()
+    assert '"fence"' in last["facts"]["event"][0]
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_a_later_question_has_ended_a_turn(new_chat: NewChat, *, is_known: bool) -> None:
+    """To finish it is no error; numbers for sources are refused, as any message is."""
+    async with await new_chat().turn("r1", human="Do seals sleep?") as turn:
+        await new_chat().append(HumanMessage("And orcas?"))
+        if is_known:
+            with pytest.raises(TurnConflictError):
+                await turn.append(AIMessage("They do."))
+        await turn.finish()
+        assert turn.is_finished
+        with pytest.raises(TurnConflictError):
+            await turn.reserve(1)
+
+
+async def test_a_finished_turn_reserves_no_numbers(new_chat: NewChat) -> None:
+    """No result can be appended that shows them."""
+    async with await new_chat().turn("r1", human="Do seals sleep?") as turn:
+        await turn.finish()
+        with pytest.raises(TurnClosedError):
+            await turn.reserve(1)
 
 
 async def test_a_stop_that_cannot_be_marked_stays(
@@ -68,3 +127,19 @@ async def test_a_worker_that_lost_a_finished_turn_leaves_quietly(
         human = "And orcas?" if successor == "r2" else None
         await new_chat(31).turn(successor, human=human)
     assert [message.text async for message in chat.messages()][1:] == ([human] if human else [])
+    with pytest.raises(TurnClosedError):
+        await turn.append(AIMessage("They do."))
+
+
+@pytest.mark.parametrize("successor", ["worker", "question"])
+async def test_a_stop_that_others_overtook_is_no_error(new_chat: NewChat, successor: str) -> None:
+    """Whoever takes the turn over marks it; a later question leaves nothing to stop."""
+    async with await new_chat().turn("r1", human="Do seals sleep?"):
+        assert await new_chat().stop("r1")
+        if successor == "worker":
+            await new_chat(31).turn("r1")
+        else:
+            await new_chat().append(HumanMessage("And orcas?"))
+    turn = await new_chat().get_turn("r1")
+    assert turn
+    assert turn.over == ("stopped" if successor == "worker" else "superseded")
