@@ -327,6 +327,37 @@ async def test_a_move_that_was_killed_writes_nothing_twice(
     await store.close()
 
 
+async def test_moves_at_once_beside_appends_move_each_entry_once(own: Any) -> None:
+    """Two workers find the same late entries while others append to the copy: whoever is outrun reads it again."""
+    store = ConversationStore(own, clock=Clock(monotonic=lambda: 100.0))
+    chat = store.conversation(user_id="u", thread_id="t")
+    await talk(chat, range(5))
+    old = await broken(own, chat)
+    await repair(own, chat)
+    late = [f"late-{number}" for number in range(8)]
+    for id_ in late:
+        await chat.append([HumanMessage("long " * 9_000, id=id_), LogItem(kind="note", data=1)])
+    tombstone = await own["heads"].find_one({"_id": f"deleted:{old}"})
+    fresh = ConversationStore(own).conversation(**chat.scope)
+    new = [f"new-{number}" for number in range(8)]
+
+    async def append_all() -> None:
+        for id_ in new:
+            await fresh.append(HumanMessage("new", id=id_))
+
+    workers = [await host_of(ConversationStore(own)).services() for _ in range(2)]
+    await asyncio.gather(
+        append_all(), *[worker.retention.move_late(tombstone) for worker in workers]
+    )
+    ids = await messages_of(ConversationStore(own).conversation(**chat.scope))
+    assert [id_ for id_ in ids if id_ in late] == late
+    assert [id_ for id_ in ids if id_ in new] == new
+    assert len(ids) == 8 + len(late) + len(new)
+    assert len([item async for item in fresh.items()]) == len(late)
+    assert (await ConversationStore(own).verify()).findings == ()
+    await store.close()
+
+
 async def test_what_follows_a_late_entry_that_has_no_room_takes_nothing_of_it(
     own: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
