@@ -299,6 +299,18 @@ class TurnSessionContract:
         with pytest.raises(DecisionConflictError, match=by):
             await elsewhere.decide("r1", call, "reject")
 
+    async def test_a_decision_with_any_numbers_may_be_repeated(self, chat: Conversation) -> None:
+        """NaN equals NaN, and the order of arguments does not count; a number is not a truth value."""
+        await leave_waiting(chat)
+        call = await result_id_of(chat, "call_pay")
+        args: dict[str, Any] = {"rate": float("nan"), "sum": -0.0, "times": 1}
+        for given in (args, dict(reversed(args.items()))):
+            await chat.decide("r1", call, "edit", args=given)
+        with pytest.raises(DecisionConflictError):
+            await chat.decide("r1", call, "edit", args={**args, "times": True})
+        async with await chat.turn("r1") as turn:
+            assert repr(turn.open_calls[0].args) == repr(args)
+
     async def test_a_new_question_closes_a_waiting_turn(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:

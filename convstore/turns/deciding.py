@@ -103,6 +103,11 @@ class Decisions:
         return max(found, key=lambda place: place.record.fold.waits(result_id)), paused_last
 
 
+def _sorted(decision: Decision) -> str:
+    """Return a decision as JSON: NaN equals NaN there, and a number no truth value."""
+    return json.dumps(decision.model_dump(), sort_keys=True)
+
+
 def _decidable(record: TurnRecord, result_id: str, decision: Decision) -> TurnCall | None:
     """Return the call that a decision is about; None if the same was decided before."""
     call = record.call_of_result(result_id)
@@ -112,7 +117,7 @@ def _decidable(record: TurnRecord, result_id: str, decision: Decision) -> TurnCa
             "its waiting_calls"
         )
     earlier = record.fold.decisions.get(call.result_id)
-    if earlier == decision:
+    if earlier is not None and _sorted(earlier) == _sorted(decision):
         return None
     if earlier is not None:
         raise DecisionConflictError(call.id, verdict=earlier.verdict, by=earlier.by)
