@@ -18,7 +18,7 @@ from convstore.append.batch import Batch, Prepared
 from convstore.append.items import PreparedItem
 from convstore.exceptions import SourceIdClashError
 from convstore.log.assignment import saw_of
-from convstore.log.entry import Entry, EntryMessage, EntrySource, OpenCall, Totals
+from convstore.log.entry import Entry, EntryMessage, EntrySource, Facts, OpenCall, Totals
 from convstore.log.facts.event import EVENT
 from convstore.log.facts.items import ITEMS, EntryItem
 from convstore.log.facts.thinking import THINKING, Thinking
@@ -89,11 +89,7 @@ def compose(
         messages.append(message)
         sources += prepared.sources
     _log_uncalled(messages)
-    facts = batch.facts
-    if event := EVENT.among(facts):
-        facts = EVENT.put(event._replace(question=asked.get(event.turn, 0)), facts)
-    if request:
-        facts = THINKING.put(request, facts)
+    facts = _facts(batch, asked, request, after)
     if batch.items:
         if after.link and not (messages or batch.reserve or facts):
             link = after.link
@@ -113,6 +109,20 @@ def compose(
         sources=tuple(sources),
         facts=facts,
     )
+
+
+def _facts(
+    batch: Batch, questions: Mapping[str, int], request: Thinking | None, after: Totals
+) -> Facts:
+    """Return the facts of a batch with the ordinal of the question that its event names, and the request, if any."""
+    facts = batch.facts
+    if event := EVENT.among(facts):
+        facts = EVENT.put(event._replace(question=questions.get(event.turn, 0)), facts)
+    request = request or THINKING.among(facts)
+    if request:  # a forged one may name what comes later
+        through = min(request.through, after.messages)
+        facts = THINKING.put(request._replace(through=through), facts)
+    return facts
 
 
 def _log_uncalled(messages: Sequence[EntryMessage]) -> None:

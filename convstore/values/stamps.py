@@ -321,11 +321,14 @@ def read_stamp(text: str, conversation_id: str) -> ViewStamp:
             "many tools?)"
         )
     try:
-        return ViewStamp.model_validate_json(
+        stamp = ViewStamp.model_validate_json(
             json.dumps({**json.loads(text), "conversation_id": conversation_id})
         )
     except (TypeError, ValidationError) as error:
         raise ValueError(f"its stamp is damaged: {error}") from error
+    if min(stamp.ordinal, stamp.messages, stamp.thinking_through) < 0:
+        raise ValueError("its stamp is damaged: it has a negative number")
+    return stamp
 
 
 def check_stamp(stamp: object) -> ViewStamp:
@@ -361,8 +364,8 @@ def check_own(stamp: ViewStamp | None, conversation: str) -> None:
 
 
 def check_known(stamp: ViewStamp | None, entries: int) -> None:
-    """Raise an InvalidInputError if a stamp names an entry after the last one of a log, which no view can have seen."""
-    if stamp and stamp.entry > entries:
+    """Raise an InvalidInputError if a stamp names an entry that a log does not have, as no view can have seen it."""
+    if stamp and not 0 <= stamp.entry <= entries:
         raise InvalidInputError(
             "stamp is that of a view of messages that this conversation does not have yet; pass "
             "history.stamp of the view that the model was shown, or no stamp"

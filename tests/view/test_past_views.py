@@ -343,10 +343,11 @@ async def test_a_view_whose_summary_is_lost_is_damage(
         {"policy": {"never_stub": object()}},
         {"entry": "1"},
         {"counter": "x" * 4_000},
+        *({name: -1} for name in ("ordinal", "messages", "thinking_through")),
     ],
 )
 async def test_a_stamp_that_can_not_be_stored_is_refused(chat: Conversation, change: Any) -> None:
-    """A stamp that cannot be stored, such as one with text that UTF-8 cannot encode, is refused before any write."""
+    """A stamp with text that UTF-8 cannot encode, or with numbers that no reader takes, is refused before any write."""
     await chat.append(HumanMessage("Hi", id="q"))
     stamp = (await chat.load_history()).stamp.model_copy(update=change)
     async with await chat.turn("q") as turn:
@@ -432,7 +433,7 @@ async def test_the_stamp_of_an_entry_that_is_not_there_yet_is_refused(
                 async with await chat.turn("q") as turn:
                     await TurnAccess(chat).append(turn._held, [answer], stamp=stamp)
 
-    for entry in (2, 99):
+    for entry in (2, 99, -1):
         with pytest.raises(InvalidInputError, match="does not have yet"):
             await append(right.model_copy(update={"entry": entry}))
         assert (await chat.info()).message_count == 1
@@ -459,6 +460,16 @@ async def test_the_stamp_of_a_view_that_another_worker_loaded_is_accepted(
             stamp=stamp.model_copy(update={"conversation_id": ""}),
         )
     assert (await new.info()).conversation_id == ""
+
+
+async def test_a_stamp_leaves_no_thinking_out_that_comes_later(chat: Conversation) -> None:
+    """`verify` finds the log of a forged stamp whole."""
+    await chat.append(HumanMessage("Hi"))
+    stamp = (await chat.load_history()).stamp.model_copy(update={"thinking_through": 99})
+    thought: Any = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
+    answer = AIMessage([thought, "So."], response_metadata={"model_name": "claude-opus-5-5"})
+    await chat.append(answer, stamp=stamp)
+    assert (await chat.store.verify(**chat.scope)).findings == ()
 
 
 async def test_in_a_loop_each_step_of_a_turn_keeps_its_own_stamp(chat: Conversation) -> None:
