@@ -621,6 +621,18 @@ async def test_pruning_keeps_a_replaced_log_for_its_time(own: Any) -> None:
     assert (await store.verify()).ok
 
 
+async def test_a_repair_is_no_use_of_a_conversation(own: Any) -> None:
+    """The numbers that it reserves are in an entry with the date of the one before: listings and pruning see no use."""
+    chat = ConversationStore(own, clock=ahead(-48 * 3_600)).conversation(user_id="u", thread_id="t")
+    await talk(chat, range(5))
+    await chat.append(rag_turn("What about seals?"))
+    before = (await chat.info()).updated_at
+    await broken(own, chat)
+    await repair(own, chat)
+    assert (await ConversationStore(own).conversation(**chat.scope).info()).updated_at == before
+    assert (await ConversationStore(own, clock=ahead(3_600)).verify()).findings == ()
+
+
 async def test_conversations_of_sub_agents_stay_where_they_are(own: Any) -> None:
     """They are found below the copy, begin below it, and number their sources with it; theirs are repaired likewise."""
     store = ConversationStore(own)
