@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -371,7 +370,9 @@ def _text(message: BaseMessage) -> str:
 
 
 def _calls(message: BaseMessage) -> Iterator[str]:
+    from convstore.messages.text import call_text  # noqa: PLC0415 - loaded with the message
+
     for call in getattr(message, "tool_calls", ()):
-        yield f"→ {call['name']}({json.dumps(call['args'], ensure_ascii=False, default=repr)})"
+        yield f"→ {call_text(call)}"
     for invalid in getattr(message, "invalid_tool_calls", ()):
         yield f"→ {invalid.get('name')} with invalid arguments: {invalid.get('args') or 'none'}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from convstore.messages.values import Codec
@@ -44,6 +44,21 @@ def indented(text: str, mark: str) -> str:
     > ai: Done.
     """
     return f"\n{mark}".join(text.splitlines())
+
+
+def call_text(call: Mapping[str, Any], limit: int | None = None) -> str:
+    """Return a call of a tool for people, as Python writes it; of its arguments the first `limit` characters.
+
+    >>> print(call_text({"name": "refund", "args": {"order": 17, "why": "späť"}}, 16))
+    refund(order=17, why="s…)
+    """
+    given = call["args"]
+    pairs = given.items() if isinstance(given, dict) else ()
+    text = ", ".join(
+        f"{name}={json.dumps(value, ensure_ascii=False, default=repr)}" for name, value in pairs
+    )
+    beginning = text[:limit]
+    return f"{call['name']}({beginning}{'…' if len(beginning) < len(text) else ''})"
 
 
 def content_of(blocks: Sequence[dict[str, Any]]) -> Any:

@@ -312,7 +312,7 @@ def test_a_conversation_is_shown_with_stubs(uri: Any) -> None:
     """Each message has its number, type, tool and calls; old results are stubs."""
     shown = printed("show", *ADA, "--uri", uri)
     assert re.search(r"^1  \d{4}-\d\d-\d\d \d\d:\d\d  user  ", shown, re.MULTILINE)
-    assert '→ search({"q": "tide"})' in shown
+    assert '→ search(q="tide")' in shown
     assert '"result_count": 2' in shown.replace("\n", "")
     assert "The tide comes in twice a day" not in shown
     note = "Old tool results are stubs; --full shows them whole."

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import shlex
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from convstore.cli.invocation import command_name, pip_name
 from convstore.cli.options import open_store
 from convstore.cli.output import new_table, plain, short
 from convstore.exceptions import MissingExtraError
-from convstore.messages.text import text_of
+from convstore.messages.text import call_text, text_of
 from convstore.sources.source import write_ids
 from convstore.summarization import HeadTailSummarizer
 from convstore.types import ConversationInfo, History, ToolRecord
@@ -254,7 +253,7 @@ def _view_table(demo: Demo) -> Table:
 
 def _reads(message: BaseMessage) -> str:
     calls = message.tool_calls if isinstance(message, AIMessage) else []
-    called = "; ".join(f"calls {call['name']}({json.dumps(call['args'])})" for call in calls)
+    called = "; ".join(f"calls {call_text(call)}" for call in calls)
     return short(message.text or called, maximum=_SHOWN)
 
 

@@ -9,7 +9,6 @@ The module is long because one page is one template, with a part for each kind o
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +31,7 @@ from convstore.ext.inspector.rendering import number_in
 from convstore.ext.inspector.text import Body, body_of, first_line
 from convstore.ext.model_calls import Calls, ToolCall, is_answer
 from convstore.integration import TurnAccess
+from convstore.messages.text import call_text
 from convstore.sources.marks import marks_in
 from convstore.types import StoredItem, StoredMessage, ToolRecord
 from convstore.values.explanations import ADDED
@@ -475,7 +475,7 @@ def _entry(
         _line_of(record, first_line(whole, _LINE)),
         (record.tool if record else "") or message.name or "",
         [
-            (_call_text(call), tools.get((stored.ordinal, str(call["id"])), lost))
+            (call_text(call, _ARGUMENTS), tools.get((stored.ordinal, str(call["id"])), lost))
             for call in calls[:_CALLS]
         ],
         len(calls[_CALLS:]),
@@ -531,16 +531,6 @@ def _line_of(record: ToolRecord | None, text: str) -> str:
     titles = [source.title for source in record.sources[:_TITLES] if source.title] if record else []
     more = len(record.sources) - len(titles) if record else 0
     return ", ".join([*titles, *([f"{more} more"] if more else [])]) if titles else text
-
-
-def _call_text(call: Mapping[str, object]) -> str:
-    """Return a call as Python writes it, at most its beginning."""
-    given = call["args"]
-    pairs = given.items() if isinstance(given, dict) else ()
-    text = ", ".join(
-        f"{name}={json.dumps(value, ensure_ascii=False, default=repr)}" for name, value in pairs
-    )
-    return f"{call['name']}({text if len(text) <= _ARGUMENTS else text[:_ARGUMENTS] + '…'})"
 
 
 def _sections(

@@ -49,7 +49,6 @@ from convstore.values.stamps import RequestParts, ViewReason
 
 HTML = Path(rendering.__file__).parent / "html"
 HANDED: Mapping[str, tuple[Any, ...]] = {
-    "added": (tuple,),
     "annotations": (dict,),
     "bar": (strip.Bar,),
     "before": (comparison.View,),
@@ -76,7 +75,6 @@ HANDED: Mapping[str, tuple[Any, ...]] = {
     "found": (list_selection.Selection, SearchResult),
     "given": (comparison.Given,),
     "group": (dict[str, Any], ConversationHits),
-    "groups": (list,),
     "hit": (SearchHit,),
     "info": (ConversationInfo,),
     "item": (StoredItem,),
@@ -95,8 +93,6 @@ HANDED: Mapping[str, tuple[Any, ...]] = {
     "more": (dict, list),
     "one": (StoredMessage, Variant, Summary, call_tabs._SentRow),
     "orders": (dict,),
-    "ordinals": (dict,),
-    "others": (list,),
     "overview": (overview.Overview,),
     "own_numbers": (dict,),
     "page": (conversation_page._LogPage,),
@@ -115,7 +111,6 @@ HANDED: Mapping[str, tuple[Any, ...]] = {
     "scope": (dict,),
     "section": (conversation_page._Section,),
     "sections": (list[conversation_page._Section],),
-    "shown": (list,),
     "side": (answers_page._Side,),
     "source": (Source,),
     "stored": (StoredMessage,),
