@@ -157,10 +157,10 @@ def _print(report: ExportReport, output: Path | None) -> None:
     """Print the report on stderr, because stdout may be the export."""
     console = screen(stderr=True)
     name = plain(str(output)) if output else "stdout"
-    of_agents = f"; {report.sub_agents:,} of these, of sub-agents" if report.sub_agents else ""
-    console.print(
-        f"{counts_of(report)}, {report.size:,} bytes, to {name}{of_agents}.", soft_wrap=True
-    )
+    console.print(f"{counts_of(report)}, {report.size:,} bytes, to {name}.", soft_wrap=True)
+    if number := report.sub_agents:
+        are = "is" if number == 1 else "are"
+        console.print(f"Of these conversations {number:,} {are} of sub-agents.", soft_wrap=True)
     print_problems(report, more="--json lists more of them", stderr=True)
     if not report.conversations and report.is_complete:
         console.print("There are no conversations with this scope.", style="yellow")

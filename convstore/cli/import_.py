@@ -28,7 +28,7 @@ from convstore.cli.output import Answer, new_table, plain
 from convstore.cli.progress import counts_of, print_problems, problems_to, progress
 from convstore.exceptions import InvalidInputError, InvalidScopeError
 from convstore.values.addresses import is_address, safe_address
-from convstore.values.scope import check_scope_keys
+from convstore.values.scope import PATH, check_scope_keys
 
 if TYPE_CHECKING:
     from convstore import ConversationStore
@@ -307,9 +307,11 @@ class Names(NamedTuple):
 
 def _print_scopes(console: Console, report: ImportReport, keys: Sequence[str]) -> None:
     """Print which conversation of the source would get which scope: the first ones."""
-    table = new_table("source", *keys)
-    for assigned in report.scopes[:_SHOWN_SCOPES]:
-        values = [plain(assigned.scope.get(key, "")) for key in keys]
+    shown = report.scopes[:_SHOWN_SCOPES]
+    columns = [*keys, PATH] if any(PATH in assigned.scope for assigned in shown) else keys
+    table = new_table("source", *columns)
+    for assigned in shown:
+        values = [plain(assigned.scope.get(key, "")) for key in columns]
         table.add_row(plain(assigned.where or assigned.conversation), *values)
     console.print(table)
     if (more := len(report.scopes) - _SHOWN_SCOPES) > 0:

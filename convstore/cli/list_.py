@@ -37,6 +37,10 @@ _WIDTH = 32
 """Characters of the columns that have numbers, without failed results."""
 _ID = 20
 """Characters by which an id is longer than the number of a row."""
+_NUMBER = 8
+"""Characters of a column of numbers."""
+_ROOM = 14
+"""Characters that a column of texts has at least, as long as others can be left out for it."""
 
 
 @on_database
@@ -273,16 +277,15 @@ def _with_costs(members: Sequence[_Member], prices: Prices) -> list[_Member]:
 def _table(listing: _Listing, width: int) -> Table:
     """Return a table that fits the width: each conversation by its number and its place below it, or by its id.
 
-    A column that is empty in all rows is left out.
+    A column that is empty in all rows is left out; in a narrow terminal those of tokens and messages, too.
     """
     members = listing.members
     now = datetime.now(UTC)
     words = ["state"] if any(member.row.state_line() for member in members) else []
-    numbers = _numbers_of(members)
     keys = [*listing.keys, *words]
+    fixed = _WIDTH if listing.has_numbers else _WIDTH + _ID
+    numbers, room = _fitting(_numbers_of(members), width - fixed, texts=len(keys) + 1)
     table = new_table("#", *keys, *numbers, "", numbers=("#", *numbers), expand=True)
-    fixed = (_WIDTH if listing.has_numbers else _WIDTH + _ID) + 8 * (len(numbers) - 3)
-    room = (width - fixed) // (len(keys) + 1)
     title = table.columns[-1]
     for column in (*table.columns[1 : len(keys) + 1], title):
         column.no_wrap = True
@@ -305,6 +308,17 @@ def _table(listing: _Listing, width: int) -> Table:
         name = _number(member) if listing.has_numbers else _id(member)
         table.add_row(name, *(cells[column] for column in (*keys, *numbers)), text)
     return table
+
+
+def _fitting(numbers: Sequence[str], width: int, *, texts: int) -> tuple[list[str], int]:
+    """Return the columns of numbers that leave room for those of texts, and the width of each of these."""
+    kept = list(numbers)
+    for name in ("", "tokens", "messages"):
+        kept = [number for number in kept if number != name]
+        room = (width - _NUMBER * (len(kept) - 3)) // texts
+        if room >= _ROOM:
+            break
+    return kept, room
 
 
 def _numbers_of(members: Sequence[_Member]) -> list[str]:

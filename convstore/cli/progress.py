@@ -27,6 +27,7 @@ Advance = Callable[[int, int, str], None]
 """Shows a position, the number of conversations so far, and counts in words."""
 
 _SHOWN_PROBLEMS = 20
+_COUNTED = re.compile(r" \([\d,]+ messages?\)")
 
 
 async def totals_for(
@@ -97,11 +98,12 @@ def counts_of(report: ImportReport | ExportReport) -> str:
 
 
 def print_problems(report: ImportReport | ExportReport, *, more: str, stderr: bool = False) -> None:
-    """Print the first problems, one line for all with the same reason."""
+    """Print the first problems, one line for all with the same reason, whatever numbers of messages it has."""
     console = screen(stderr=stderr)
     alike: dict[tuple[str, str], list[Problem]] = {}
     for problem in report.problems:
-        alike.setdefault((problem.what, problem.reason), []).append(problem)
+        reason = _COUNTED.sub("", problem.reason)
+        alike.setdefault((problem.what, reason), []).append(problem)
     shown = list(alike.values())[:_SHOWN_PROBLEMS]
     for problems in shown:
         style = "yellow" if problems[0].what == "changed" else "red"
@@ -118,4 +120,6 @@ def _line(problems: Sequence[Problem]) -> str:
     name = "" if is_named else f" ({first.conversation[:80]})"
     more = len(problems) - 1
     others = f" and {more:,} other{'' if more == 1 else 's'}" if more else ""
-    return f"{what}: {first.where[:200]}{name}{others}: {first.reason[:400]}"
+    is_same = all(problem.reason == first.reason for problem in problems)
+    reason = first.reason if is_same else _COUNTED.sub("", first.reason)
+    return f"{what}: {first.where[:200]}{name}{others}: {reason[:400]}"

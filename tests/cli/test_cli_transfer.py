@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import os
@@ -22,6 +23,8 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from properties import STRIDE
 from pymongo import MongoClient
+
+from convstore import ConversationStore
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,6 +68,29 @@ def exported(uri: str, *arguments: str | Path) -> bytes:
 def counted(document: dict[str, Any], *names: str) -> list[int]:
     """Return the figures of a report under these names."""
     return [document[name] for name in names]
+
+
+async def test_conversations_of_sub_agents_are_told_apart(server_uri: str, tmp_path: Path) -> None:
+    """An export counts them, and says once what its format lacks; a dry run names their paths."""
+    file = tmp_path / "all.jsonl"
+    with emptied_address(server_uri) as uri:
+        async with await ConversationStore.connect(uri) as store:
+            await store.setup()
+            chat = store.conversation(user_id="ada", thread_id="one")
+            for number, each in enumerate((chat, chat.child("search"), chat.child("look")), 1):
+                metadata = {"model_name": "m"}
+                answers = [AIMessage("A.", response_metadata=metadata) for _ in range(number)]
+                await each.append([HumanMessage("Q?"), *answers])
+        options = ("--uri", uri, "--output")
+        openai = ["export", "--format", "openai", *options, tmp_path / "openai.jsonl"]
+        commands = (["export", *options, file], openai)
+        whole, lacking = [await asyncio.to_thread(convstore, *each) for each in commands]
+        shown = await asyncio.to_thread(convstore, "import", file, "--uri", uri, "--dry-run")
+    assert whole.stderr.endswith("Of these conversations 2 are of sub-agents.\n")
+    [changed] = [line for line in lacking.stderr.splitlines() if line.startswith("changed")]
+    assert changed.endswith("and 2 others: the format has no place for: response_metadata")
+    rows = [line.split()[-3:] for line in shown.stdout.splitlines() if "all.jsonl" in line]
+    assert [row[-1] for row in rows if row[-1] != "one"] == ["search", "look"]
 
 
 @pytest.mark.slow

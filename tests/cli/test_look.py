@@ -10,6 +10,7 @@ import pty
 import re
 from contextlib import redirect_stdout, suppress
 from datetime import UTC, date, datetime
+from functools import partial
 from typing import Any
 
 import httpx
@@ -114,9 +115,10 @@ def test_a_list_has_costs_if_prices_are_given(uri: Any) -> None:
 def test_a_list_on_a_terminal_has_a_header_and_a_row_for_each(
     uri: Any, width: int, terminal: None
 ) -> None:
-    """Numbered, and no row is longer than a line."""
+    """Numbered, and no row is longer than a line; in a narrow one, numbers give way to titles."""
     header, *rows = printed("list", "--uri", uri, width=width).splitlines()
-    assert (header.split()[0], header.split()[3:]) == ("#", ["messages", "tokens", "age"])
+    numbers = ["messages", "tokens"] if width > 60 else []
+    assert (header.split()[0], header.split()[3:]) == ("#", [*numbers, "age"])
     assert [row.split()[0] for row in rows] == ["1", "2", "3"]
     assert max(map(len, (header, *rows))) <= width
     assert "user_id" not in printed("list", "--uri", uri, "--scope", "user_id=ada")
@@ -183,12 +185,16 @@ def test_a_list_says_what_needs_a_look(server_uri: str, terminal: None) -> None:
             "2 ada t1 4 48 # # s Where are the keys?",
             "3 ada t0 2 # # s All well?",
         ]
-        _, row, said = printed("list", "--uri", address, "--failed").splitlines()
+        narrow = printed("list", "--uri", address).splitlines()
+        assert narrow[0].split()[3:] == ["state", "failed", "age"]
+        assert narrow[1].rstrip().endswith("Nobody answers?")
+        listed = partial(printed, "list", "--uri", address, width=100)
+        _, row, said = listed("--failed").splitlines()
         assert (_without_figures(row), said) == (columns[1], "1 of 3 conversations.")
         shown = document("list", "--uri", address, "--failed", "--since", "1h")
         assert (len(shown["conversations"]), shown["covered"]) == (1, 3)
         assert shown["conversations"][0]["first_question"] == "Where are the keys?"
-        _, row, said = printed("list", "--uri", address, "--attention").splitlines()
+        _, row, said = listed("--attention").splitlines()
         assert (_without_figures(row), said) == (columns[0], "1 of 3 conversations.")
         assert (
             printed("list", "--uri", address, "--failed", "--attention")
