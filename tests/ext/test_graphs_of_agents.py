@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.tools import tool
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import InjectedState
+from langgraph.types import Command
 from pydantic import BaseModel
 from scripted_agents import ScriptedModel, calls, log_of
 
@@ -47,8 +50,9 @@ def _agent(chat: Conversation, name: str, asked: list[str], *replies: Any, **how
             return super().reply(messages)
 
     own = ConversationMiddleware(chat.store, **how.pop("options", {}))
+    around = [*how.pop("before", []), own]
     given = list(replies) or [AIMessage(f"By {name}.")]
-    return name, create_agent(Model(replies=given), how.pop("tools", []), middleware=[own], **how)
+    return name, create_agent(Model(replies=given), how.pop("tools", []), middleware=around, **how)
 
 
 def _two(chat: Conversation, asked: list[str]) -> list[Node]:
@@ -252,6 +256,70 @@ async def test_a_structured_response_is_made_again(chat: Conversation) -> None:
         await _ask(_graph([("first", node)]), chat)
     assert found == [_Sleep(hours=9)] * 2
     assert asked == ["first"]
+
+
+class _Dying(AgentMiddleware[Any, Any, Any]):
+    """Fails after the first result of a tool is in the log, as a killed worker does."""
+
+    def __init__(self, dies: bool) -> None:
+        super().__init__()
+        self.dies = dies
+
+    def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+        output = handler(request)
+        self._die()
+        return output
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        output = await handler(request)
+        self._die()
+        return output
+
+    def _die(self) -> None:
+        if self.dies:
+            self.dies = False
+            raise ValueError("killed")
+
+
+@pytest.mark.parametrize("is_sync", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("has_saver", [False, True])
+@pytest.mark.parametrize("fails", ["handoff", "second"])
+async def test_a_handoff_is_repeated(
+    chat: Conversation, fails: str, has_saver: bool, is_sync: bool
+) -> None:
+    """A killed run hands over again, with the stored result; the first agent's model is not asked what follows."""
+    saver, asked, handed = InMemorySaver() if has_saver else None, list[str](), list[str]()
+
+    @tool
+    def transfer(
+        call_id: Annotated[str, InjectedToolCallId], state: Annotated[Any, InjectedState]
+    ) -> Command[Any]:
+        """Hand over to the second agent."""
+        handed.append(call_id)
+        done = ToolMessage(f"Over to you, {len(handed)}.", tool_call_id=call_id)
+        sent = [*state["messages"], done]
+        return Command(goto="second", graph=Command.PARENT, update={"messages": sent})
+
+    dying = _Dying(fails == "handoff")
+    second: list[Any] = [ValueError("killed")] if fails == "second" else []
+    second.append(AIMessage("By second."))
+    first = [calls("transfer")]
+    for at in range(4):
+        graph: StateGraph[Any] = StateGraph(MessagesState)
+        _, agent = _agent(chat, "first", asked, *first, tools=[transfer], before=[dying])
+        graph.add_node("first", agent, destinations=("second",)).add_edge(START, "first")
+        graph.add_node(*_agent(chat, "second", asked, *second[:1]))
+        asking = _ask(graph.compile(checkpointer=saver), chat, is_sync=is_sync)
+        if at == 0:
+            with pytest.raises(ValueError, match="killed"):
+                await asking
+            second = second[-1:]
+            continue
+        state = await asking
+        assert [each.text for each in state["messages"]][2:] == ["Over to you, 1.", "By second."]
+        assert len(handed) == at + 1
+    assert asked == ["first", *["second"] * (1 + (fails == "second"))]
+    assert await _turns(chat) == [[TEXT, "", "Over to you, 1.", "By second."]]
 
 
 async def test_outside_of_a_graph_nothing_is_done() -> None:

@@ -46,11 +46,13 @@ from convstore.ext.langchain.results import (
     OWN,
     ToolOutput,
     as_output,
+    as_stored,
     call_position,
     cut_result,
     digests,
     entering,
     give_result_ids,
+    hands_over,
     noted,
     place_of,
     schema_names,
@@ -78,6 +80,7 @@ from convstore.ext.langchain.run import (
 )
 from convstore.ext.langchain.steps import catch_up, end, hold, prepare, take_up
 from convstore.ext.run_scope import ScopeChoice, check_choice
+from convstore.ext.run_turns import done_in_graph
 from convstore.integration import ResultNumbering, agent_tools, host_of, run_sync
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.messages.filing import ids_of
@@ -427,6 +430,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         results = [each for each in entering(named, call) if isinstance(each, ToolMessage)]
         tools = {str(call["id"]): call["name"]}
         named = with_results(named, await self._numbering.number(run.chat, results, tools=tools))
+        named = as_stored(named, run.ahead)
         messages = entering(named, call)
         if not self._appends_results:
             return noted(named, messages)
@@ -436,12 +440,17 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     async def _stored(
         self, chat: Conversation, request: ToolCallRequest
     ) -> tuple[AgentRun, list[BaseMessage]]:
-        """Return the run, and what an earlier run stored of a call: the result and messages that the tool added."""
+        """Return the run, and what an earlier run stored of a call: the result and messages that the tool added.
+
+        Nothing of a tool that handed over to an outer graph, so that it does so again.
+        """
         messages = request.state["messages"]
         run = await self._run(chat, request.state, messages)
         await hold(run)
         ai_message_id, position = call_position(messages, request.tool_call)
-        return run, run.stored_results(ai_message_id, str(request.tool_call["id"]), position)
+        stored = run.stored_results(ai_message_id, str(request.tool_call["id"]), position)
+        done_in_graph().update(ids_of(stored))
+        return run, [] if any(map(hands_over, stored)) else stored
 
     async def _end(
         self, chat: Conversation, state: ConversationAgentState

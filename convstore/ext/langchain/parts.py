@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from langchain_core.messages import BaseMessage
 
+from convstore.ext.langchain.results import hands_over
 from convstore.ext.run_turns import done_in_graph, is_resumed
 from convstore.integration import TurnRecord
 from convstore.messages.filing import ids_of, is_question
@@ -40,13 +41,21 @@ def not_done(later: Sequence[BaseMessage], state: Sequence[BaseMessage]) -> list
 
 
 def next_part(rest: Sequence[BaseMessage], found: TurnRecord, *, skip: int) -> Part:
-    """Return the next part of the rest of a turn, after as many answers as are passed over; the run repeats it."""
-    ends = {item.id for item in found.fold.messages if item.is_answer}
-    answers = [at + 1 for at, message in enumerate(rest) if message.id in ends]
-    bounds = [0, *answers, len(rest)]
-    at = min(skip, len(answers))
+    """Return the next part of the rest of a turn, after as many as are passed over; an answer counts as repeated.
+
+    A part ends with an answer, or as its agent hands over to another one.
+    """
+    ends = _ends_in(rest, found)
+    bounds = [0, *ends, len(rest)]
+    at = min(skip, len(ends))
     part = [each for each in rest[bounds[at] : bounds[at + 1]] if not is_question(each)]
-    is_answered = skip < len(answers)
+    is_answered = skip < len(ends) and not hands_over(part[-1])
     if is_answered:
         done_in_graph().update(ids_of(part))
     return Part(part, is_answered)
+
+
+def _ends_in(rest: Sequence[BaseMessage], found: TurnRecord) -> list[int]:
+    """Return the indexes after each message with which a part ends."""
+    answers = {item.id for item in found.fold.messages if item.is_answer}
+    return [at + 1 for at, each in enumerate(rest) if each.id in answers or hands_over(each)]

@@ -37,7 +37,7 @@ from convstore.messages.filing import marked_as_added
 from convstore.messages.provenance import mark
 from convstore.messages.tool_calls import result_id
 from convstore.messages.turn_calls import cut_error
-from convstore.sources.outputs import messages_in, with_messages
+from convstore.sources.outputs import messages_in, results_in, with_messages, with_results
 from convstore.values.scope import id_problem
 
 SETTING = (
@@ -50,6 +50,7 @@ OWN: Final = "convstore_own"
 """Channel of an agent's state: digests of its own messages that the log may lack."""
 _RESULT = "Tool result too large, the result of this tool call "
 _TAG = "lc_evicted_to"
+_HANDS_OVER = "hands_over"
 
 
 def cut_result(messages: Sequence[BaseMessage], call: ToolCall) -> ToolMessage | None:
@@ -90,7 +91,8 @@ def with_ids(
     """Return a tool's output with an id on each message; existing ids stay.
 
     The result of the call, whose place is its `call_position`, gets the id that `result_id` makes, or a random one if
-    that is `taken`. Other messages in the output are marked as added to it.
+    that is `taken`, and a mark if its command hands over to an outer graph. Other messages in the output are marked as
+    added to it.
     """
     made = result_id(place[0], str(call["id"]), place[1])
     base = str(uuid4()) if made in taken else made
@@ -100,11 +102,33 @@ def with_ids(
     def named(given: Any, is_outer: bool) -> BaseMessage:
         [message] = convert_to_messages([given])
         if _answers(message, call):
-            return _named(message, base)
+            return _named(_handing_over(message) if is_outer else message, base)
         whole = _named(message, f"{base}-{next(numbers)}")
         return marked_as_added(whole, made) if turn_id and not is_outer else whole
 
     return with_messages(output, named)
+
+
+def _handing_over(message: BaseMessage) -> BaseMessage:
+    """Return a result with the mark that its tool handed over to an outer graph, which log and state both have."""
+    metadata = {**message.response_metadata, "convstore": {_HANDS_OVER: True}}
+    return message.model_copy(update={"response_metadata": metadata})
+
+
+def hands_over(message: BaseMessage) -> bool:
+    """Return True for the result of a tool that handed over to an outer graph.
+
+    The log does not have its command. So the tool runs again where the step is repeated.
+    """
+    known = message.response_metadata.get("convstore")
+    return isinstance(message, ToolMessage) and isinstance(known, dict) and _HANDS_OVER in known
+
+
+def as_stored(output: Any, stored: Sequence[BaseMessage]) -> Any:
+    """Return a tool's output with the results that the log has under their ids."""
+    known = {message.id: message for message in stored if isinstance(message, ToolMessage)}
+    again = [result for result in results_in(output) if result.id in known]
+    return with_results(output, {id(result): known[result.id] for result in again})
 
 
 def entering(output: Any, call: ToolCall) -> list[BaseMessage]:
