@@ -83,7 +83,8 @@ ScopeOf: TypeAlias = (
 """Scope values for all records, or a function, async or not, that returns the scope of one."""
 
 _SHOWN = 5
-_IMPORTED = LogChange(0, "fact", datetime.min.replace(tzinfo=UTC), name="imported", values="true")
+_NO_DATE = datetime.min.replace(tzinfo=UTC)
+_IMPORTED = LogChange(0, "fact", _NO_DATE, name="imported", values="true")
 
 
 async def import_conversations(
@@ -452,7 +453,7 @@ class _ConversationImport:
             await self._append_late_items(batch)
         await self._rewind(batch)
         await self._make_changes(batch.messages[-1], is_known=is_known)
-        if is_known and not is_hidden:
+        if not is_hidden:
             await self._append_late_items(batch)
 
     async def _make_changes(self, last: ReadyMessage | None, *, is_known: bool) -> None:
@@ -460,17 +461,19 @@ class _ConversationImport:
         changes = self._changes[last.position if last else 0]
         stored = await self._stored_changes(last) if changes and is_known else []
         for change in changes:
-            is_made = _removed_from(stored, change) if is_known else _is_of_entry(change, last)
-            if not is_made:
+            made = _placeless(change)
+            if made in stored:
+                stored.remove(made)
+            elif is_known or not _is_of_entry(change, last):
                 with as_of(change.at):
                     await self._log.make_change(change)
 
     async def _stored_changes(self, last: ReadyMessage | None) -> list[LogChange]:
-        """Return the changes that the log has after a message, or before all."""
+        """Return the changes that the log has after a message, or before all, as `_placeless` does."""
         end = await self._log.snapshot()
         changes = await self._log.changes(end) if end else []
         ordinal = self._stored[last.id].ordinal if last else 0
-        return [change for change in changes if change.ordinal == ordinal]
+        return [_placeless(change) for change in changes if change.ordinal == ordinal]
 
     def _missing_items(self) -> list[PlacedItem]:
         """Return the items of the record that the log lacks."""
@@ -682,11 +685,6 @@ def _is_of_entry(change: LogChange, last: ReadyMessage | None) -> bool:
     return change.ordinal == last.position or not change.is_fact
 
 
-def _removed_from(stored: list[LogChange], change: LogChange) -> bool:
-    """Remove a change from the stored ones, with those before it; return False if it is not among them."""
-    known = change._replace(has_messages=False)
-    for number, other in enumerate(stored, 1):
-        if other._replace(ordinal=change.ordinal, at=change.at, has_messages=False) == known:
-            del stored[:number]
-            return True
-    return False
+def _placeless(change: LogChange) -> LogChange:
+    """Return a change without its place and date: another import may have written it in an entry of its own."""
+    return change._replace(ordinal=0, at=_NO_DATE, has_messages=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from convstore.transfer import (
     read_file,
 )
 from convstore.types import LogItem
+from convstore.values.log_records import PlacedItem
 
 SCOPE = {"user_id": "ada", "thread_id": "orcas"}
 
@@ -124,3 +126,22 @@ async def test_an_import_that_was_stopped_rewinds_what_is_left_only() -> None:
                 "m7",
                 "m9",
             ], done
+
+
+async def test_an_item_that_comes_late_is_hidden_with_its_message() -> None:
+    """As if one import had brought the item and the rewind: it is appended before the rewind is made."""
+    messages = [HumanMessage("One?", id="q1"), AIMessage("1", id="a1")]
+    messages += [HumanMessage("Two?", id="q2"), AIMessage("2", id="a2")]
+    first = ConversationRecord(id="r", messages=messages, scope=SCOPE)
+    late = PlacedItem(LogItem(kind="late", data=1, id="i"), 4)
+    second = replace(first, items=[late], rewound=[(3, 4)])
+    found = list[list[tuple[str, bool]]]()
+    for records in ([second], [first, second]):
+        async with await ConversationStore.connect("memory://") as store:
+            await store.setup()
+            for record in records:
+                assert (await import_conversations(store, [record])).problems == []
+            chat = store.conversation(**SCOPE)
+            items = [item async for item in chat.items(rewound=True)]
+            found.append([(item.kind, item.is_rewound) for item in items])
+    assert found == [[("late", True)]] * 2
