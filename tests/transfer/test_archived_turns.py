@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from string import ascii_letters
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from mongomock_motor import AsyncMongoMockClient
 from properties import sampled
 from pymongo.asynchronous.database import AsyncDatabase
@@ -265,6 +266,41 @@ async def test_two_imports_at_once_make_each_change_once(
     assert again.getvalue() == written.getvalue()
     for each in stores:
         await each.close()
+
+
+async def test_an_entry_of_a_variant_that_is_too_large_is_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variant is shown when its last part is there, as one that was written whole."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        chat = store.conversation(**SCOPE)
+        async with await chat.turn("q", human="?") as turn:
+            await turn.append(AIMessage("First.", id="a1"))
+        async with await chat.turn("q", regenerate="k") as turn:
+            call = {"name": "t", "args": {}, "id": "c"}
+            large = "".join(random.Random(1).choices(ascii_letters, k=2_000))
+            result = ToolMessage(large, tool_call_id="c", id="r")
+            asking = AIMessage(large, tool_calls=[call], id="c")
+            await turn.append([asking, result, AIMessage(large, id="a2")])
+        await export_conversations(store, (written := io.BytesIO()).write)
+        path = tmp_path / "archive.jsonl"
+        await asyncio.to_thread(path.write_bytes, written.getvalue())
+        async with await ConversationStore.connect("memory://") as there:
+            await there.setup()
+            with monkeypatch.context() as small:
+                small.setattr("convstore.mongo.documents.ENTRY_BYTES", 4_000)
+                assert (await import_conversations(there, read_file(path))).problems == []
+            copy = there.conversation(**SCOPE)
+            end = await log_of(copy).snapshot()
+            assert end
+            changes = await log_of(copy).changes(end)
+            made = [(change.kind, change.ordinal, change.shows) for change in changes]
+            assert made == [("begin", 2, False), ("append", 3, False), ("append", 5, True)]
+            await compare(chat, copy, ["q"])
+            for each in (chat, copy):
+                await each.activate((await each.variants("q"))[0])
+            await compare(chat, copy, ["q"])
 
 
 async def test_a_rewind_of_items_alone_changes_no_import(tmp_path: Path) -> None:

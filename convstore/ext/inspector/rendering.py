@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2.filters import do_filesizeformat
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
@@ -85,6 +86,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "age": age,
         "ago": _ago,
+        "bytes": _bytes,
         "cited": with_citations,
         "clip": shorten,
         "clip_words": shorten_at_word,
@@ -98,6 +100,15 @@ def _environment() -> Environment:
         "role": role_of,
     }
     return environment
+
+
+def _bytes(number: int) -> str:
+    """Return a size for people.
+
+    >>> _bytes(284), _bytes(55_300)
+    ('284 bytes', '55.3 kB')
+    """
+    return do_filesizeformat(number).replace("Byte", "byte")
 
 
 def _ago(at: datetime, now: datetime) -> str:
