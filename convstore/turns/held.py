@@ -530,7 +530,8 @@ class HeldTurn:
                 return stop() if stop else self.event("stop")
             return self.event("fence") if self.is_unsure else None
 
-        await self.append_if(judge)
+        if not self.is_lost:
+            await self.append_if(judge)
 
     async def _release(self, *, stopping: bool = False) -> bool:
         """Give a lease back, after which this worker writes nothing; return False if it is not this worker's.
