@@ -149,8 +149,9 @@ def _data(block: dict[str, Any]) -> str:
     """Return the data of media as base64, else its text, its address or file id, else ""."""
     found = read_media(block)
     text = block.get("text")
-    held = found.data or (isinstance(text, str) and text) or found.url or found.file_id
-    return base64.b64encode(held).decode() if isinstance(held, bytes) else held
+    named = found.url or found.file_id or block.get("file_uri")
+    held = found.data or (isinstance(text, str) and text) or named or ""
+    return base64.b64encode(held).decode() if isinstance(held, bytes) else str(held)
 
 
 def _calls(message: AIMessage, codec: Codec) -> list[list[str]]:

@@ -75,7 +75,7 @@ class MediaFields(NamedTuple):
         file_id: The id of an upload.
         name: Its name.
         label: Its type as the block names it, in lower case.
-        mime_type: The same, or else that of the data URL, or of the format of audio.
+        mime_type: The same, or else that of the data URL, or of the format of an image or a recording.
     """
 
     data: str | bytes = ""
@@ -104,7 +104,6 @@ def read_media(block: Mapping[str, Any]) -> MediaFields:
     elif isinstance(data, str) and "://" in data[:20]:
         url = data
         data = ""
-    form = _first(holders, ("format",))
     is_id = "id" in (_first(holders, ("source_type",)), _first(holders[1:], ("type",)))
     return MediaFields(
         data,
@@ -112,13 +111,22 @@ def read_media(block: Mapping[str, Any]) -> MediaFields:
         _first(holders, ("file_id", "id") if is_id else ("file_id",)),
         _first(holders, _NAMES),
         label,
-        label or head[5:].partition(";")[0].lower() or (f"audio/{form}" if form else ""),
+        label or head[5:].partition(";")[0].lower() or _type_by_format(holders),
     )
 
 
+def _type_by_format(holders: Sequence[Mapping[str, Any]]) -> str:
+    """Return the type of an image or a recording that names its format, such as "mp3"; "" for any other block."""
+    kind = KINDS.get(block_type(holders[0]), "file")
+    form = "" if kind == "file" else _first(holders, ("format",))
+    return f"{kind}/{form}" if form else ""
+
+
 def media_holders(block: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the dicts in a media block that describe it."""
-    return [block[key] for key in _HOLDERS if type(block.get(key)) is dict]
+    """Return the dicts in a media block that describe it; Amazon Bedrock has the data in one of another."""
+    holders = [block[key] for key in _HOLDERS if type(block.get(key)) is dict]
+    inner = (holder.get("source") for holder in holders)
+    return [*holders, *(source for source in inner if type(source) is dict)]
 
 
 def _first(holders: Sequence[Mapping[str, Any]], keys: Sequence[str], kinds: Any = str) -> Any:

@@ -218,6 +218,11 @@ def called(args: Any, name: str = "look", id_: str = "c") -> AIMessage:
 PICTURE = base64.b64encode(b"a picture").decode()
 
 
+def _bedrock(picture: bytes) -> dict[str, Any]:
+    """A picture as Amazon Bedrock's Converse API has it."""
+    return {"type": "image", "image": {"format": "png", "source": {"bytes": picture}}}
+
+
 @each_case(
     ("message", "other"),
     [
@@ -252,6 +257,14 @@ PICTURE = base64.b64encode(b"a picture").decode()
             HumanMessage([{"type": "image", "source": {"type": "base64", "data": PICTURE}}]),
             HumanMessage([{"type": "image", "data": b"a picture"}]),
         ),
+        (
+            HumanMessage([{"type": "image", "base64": PICTURE}]),
+            HumanMessage([_bedrock(b"a picture")]),
+        ),
+        (
+            HumanMessage([{"type": "media", "file_uri": "gs://a/b.mp4", "mime_type": "video/mp4"}]),
+            HumanMessage([{"type": "media", "file_uri": "gs://a/b.mp4"}]),
+        ),
     ],
 )
 def test_what_a_client_cannot_tell_apart_is_equal(message: BaseMessage, other: BaseMessage) -> None:
@@ -281,6 +294,11 @@ def test_what_a_client_cannot_tell_apart_is_equal(message: BaseMessage, other: B
         (
             HumanMessage([{"type": "image", "base64": PICTURE}]),
             HumanMessage([{"type": "image", "base64": PICTURE[1:]}]),
+        ),
+        (HumanMessage([_bedrock(b"a picture")]), HumanMessage([_bedrock(b"another")])),
+        (
+            HumanMessage([{"type": "media", "file_uri": "gs://a/b.mp4"}]),
+            HumanMessage([{"type": "media", "file_uri": "gs://a/c.mp4"}]),
         ),
         (HumanMessage([{"type": "image", "base64": PICTURE}]), HumanMessage("")),
     ],

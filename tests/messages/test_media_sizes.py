@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage
 
+from convstore.messages.media import media_description, read_media
 from convstore.messages.media_figures import (
     FIGURES,
     NAMED_TOKENS,
@@ -31,6 +32,7 @@ from convstore.messages.media_sizes import (
     pixels_of,
     stored_media,
 )
+from convstore.messages.sizes import media_bytes
 from convstore.messages.tokens import approximate_tokens, counter_name
 
 
@@ -164,6 +166,20 @@ def test_a_message_counts_what_its_media_show() -> None:
             assert approximate_tokens([message]) < alone + 60
         else:
             assert approximate_tokens([message]) == alone + tokens
+
+
+def test_media_are_read_in_the_form_of_amazon_bedrock() -> None:
+    """Bytes two levels down; a format names the type of an image or a recording, but not of a file."""
+    inner = {"format": "png", "source": {"bytes": png(560, 280)}}
+    image = {"type": "image", "image": inner}
+    assert media_size(image) == MediaSize("image", 44, (560, 280))
+    assert (read_media(image).mime_type, media_bytes(image)) == ("image/png", 33)
+    table = {"format": "csv", "name": "prices", "source": {"bytes": b"a,b\n" * 1_000}}
+    for document in ({"type": "document", "document": table}, {"type": "document", **table}):
+        assert media_size(document) == MediaSize("file", 5_336, (1,))
+        assert media_description(document) == 'file "prices", 4,000 bytes'
+    recording = {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "mp3"}}
+    assert read_media(recording).mime_type == "audio/mp3"
 
 
 IMAGE = MediaSize("image", 0, (1_024, 1_024))
