@@ -22,6 +22,7 @@ from convstore import Conversation, ConversationStore
 from convstore.conversation.turn import TurnSession
 from convstore.exceptions import ConvstoreError
 from convstore.integration import ConversationLog, TailMoved, host_of, log_of
+from convstore.log.facts.imported import IMPORTED
 from convstore.transfer import export_conversations, import_conversations, read_file
 from convstore.types import LogItem
 from convstore.values.log_records import LogChange
@@ -221,7 +222,10 @@ async def test_every_reader_says_the_same_of_an_import(seed: int, tmp_path: Path
 
 
 async def test_a_repaired_log_comes_back_whose_rewinds_no_call_could_make(tmp_path: Path) -> None:
-    """Without two of its entries, a rewind of this log restores messages, too: an import rewinds what is in the end."""
+    """Without two of its entries, a rewind of this log restores messages, too: an import rewinds what is in the end.
+
+    It has all facts, too.
+    """
     database = AsyncMongoMockClient()["app"]
     store = ConversationStore(database)
     await store.setup()
@@ -230,6 +234,8 @@ async def test_a_repaired_log_comes_back_whose_rewinds_no_call_could_make(tmp_pa
     await database["log"].delete_many({"_id": {"$in": [entries[0], entries[19]]}})
     await ConversationStore(database).verify(repair=True)
     chat = ConversationStore(database).conversation(**SCOPE)
+    writer = (await host_of(chat).services()).writer
+    await writer.append(tuple(SCOPE.items()), (), facts=IMPORTED.put(True))
     written = io.BytesIO()
     await export_conversations(chat.store, written.write)
     path = tmp_path / "archive.jsonl"
@@ -237,6 +243,11 @@ async def test_a_repaired_log_comes_back_whose_rewinds_no_call_could_make(tmp_pa
     async with await ConversationStore.connect("memory://") as there:
         await there.setup()
         assert (await import_conversations(there, read_file(path))).problems == []
+        log = log_of(there.conversation(**SCOPE))
+        end = await log.snapshot()
+        assert end
+        facts = [change.name for change in await log.changes(end) if change.is_fact]
+        assert facts == [IMPORTED.name]
         shown = [
             [(row.message.id, row.is_rewound) for row in await each.list_messages(rewound=True)]
             for each in (chat, there.conversation(**SCOPE))
@@ -301,6 +312,25 @@ async def test_an_entry_of_a_variant_that_is_too_large_is_divided(
             for each in (chat, copy):
                 await each.activate((await each.variants("q"))[0])
             await compare(chat, copy, ["q"])
+
+
+async def test_a_stamp_from_before_a_rewind_is_not_archived(tmp_path: Path) -> None:
+    """An import would bind it to the log after the rewind, which is not what the model was shown."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        chat = store.conversation(**SCOPE)
+        await chat.append([HumanMessage("One?", id="q1"), AIMessage("1", id="a1")])
+        for answer, is_rewound in (("a2", False), ("a3", True)):
+            await chat.append(HumanMessage("Two?", id=f"q of {answer}"))
+            stamp = (await chat.load_history()).stamp
+            if is_rewound:
+                await chat.rewind(before_id=f"q of {answer}")
+            await chat.append(AIMessage("2", id=answer), stamp=stamp)
+        copy = await brought(chat, tmp_path / "archive.jsonl")
+        async with copy.store:
+            listed = {row.message.id: row.stamp for row in await copy.list_messages()}
+    assert listed["a2"]
+    assert listed["a3"] is None
 
 
 async def test_a_rewind_of_items_alone_changes_no_import(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 
-from convstore import Conversation, ConversationStore
+from convstore import Conversation, ConversationStore, InvalidInputError
+from convstore.integration import ConversationLog
 from convstore.transfer import (
     ConversationRecord,
     ImportReport,
@@ -145,3 +146,21 @@ async def test_an_item_that_comes_late_is_hidden_with_its_message() -> None:
             items = [item async for item in chat.items(rewound=True)]
             found.append([(item.kind, item.is_rewound) for item in items])
     assert found == [[("late", True)]] * 2
+
+
+async def test_messages_of_an_import_that_broke_off_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The conversation is left out, and the report says how many messages of it are stored."""
+
+    async def refused(self: ConversationLog, message_id: str) -> None:
+        raise InvalidInputError(f"{message_id} cannot be rewound")
+
+    monkeypatch.setattr(ConversationLog, "rewind", refused)
+    messages = [HumanMessage("One?", id="q1"), AIMessage("1", id="a1"), HumanMessage("Two?")]
+    record = ConversationRecord(id="r", messages=messages, scope=SCOPE, rewound=[(1, 2)])
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        report = await import_conversations(store, [record])
+        assert (report.left_out, report.imported, report.messages) == (1, 0, 2)
+        assert (await store.conversation(**SCOPE).info()).message_count == 2
