@@ -112,8 +112,9 @@ class World:
         dice: Decides what happens.
         oracle: What it has to be.
         number: Number of ids that were used.
-        is_varied: It has another answer, so nothing is rewound any more.
+        is_varied: It has another answer, so nothing but a part of that is rewound any more.
         is_rewound: Something of it was rewound.
+        varied: Ordinals of the other answer without its first message.
         workers: The conversation in several processes.
     """
 
@@ -123,6 +124,7 @@ class World:
     number: int = 0
     is_varied: bool = False
     is_rewound: bool = False
+    varied: range = range(0)
     workers: list[Conversation] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -271,11 +273,22 @@ class World:
         if self.oracle.before and self.dice.random() < 0.4:
             await self.chat.undo_rewind()
             self.oracle.undo()
-        elif self.oracle.messages and not self.is_varied:
+        elif self.is_varied:
+            await self.rewind_in_variant()
+        elif self.oracle.messages:
             chosen = self.dice.choice(self.oracle.messages[-5:])
             await self.chat.rewind(before_id=chosen.said.id)
             self.oracle.rewind(chosen.ordinal)
             self.is_rewound = True
+
+    async def rewind_in_variant(self) -> None:
+        """Rewind a part of the other answer, if it is shown and in several steps, and nothing follows it."""
+        shown = [stored for stored in self.oracle.messages if stored.ordinal in self.varied]
+        if shown and shown[-1] == self.oracle.messages[-1]:
+            chosen = shown[len(shown) // 2]
+            await self.chat.rewind(before_id=chosen.said.id)
+            self.oracle.rewind(chosen.ordinal)
+            self.oracle.before.clear()  # what a rewind and another answer undo is that of another test
 
     async def vary(self) -> None:
         """Make another answer to a question, or show one that was made before."""
@@ -300,14 +313,33 @@ class World:
         self.oracle.activate(question, key)
 
     async def regenerate(self, question: int) -> None:
-        """Make another answer to a question."""
+        """Make another answer to a question, with each second number after a person has decided about two calls."""
         self.is_varied = True
+        name = self.oracle.log[question - 1].said.id
+        said = await self.ask_in_variant(name) if self.number % 2 else []
         answer = self.said("ai")
-        async with await self.chat.turn(
-            self.oracle.log[question - 1].said.id, regenerate="again"
-        ) as turn:
+        async with await self.chat.turn(name, regenerate="again") as turn:
+            for call in turn.open_calls:
+                await turn.add_result(call, "5")
             await turn.append(message_of(answer))
-        self.oracle.regenerate(question, "again", answer)
+        begins = len(self.oracle.log) + 1
+        self.oracle.regenerate(question, "again", *said, answer)
+        self.varied = range(begins + 1, len(self.oracle.log) + 1)
+
+    async def ask_in_variant(self, name: str) -> list[Said]:
+        """Let a person decide about two calls while no reader shows them; return the step and its results."""
+        step = self.said("ai", calls=CALLS[:2])
+        async with await self.chat.turn(name, regenerate="again") as turn:
+            await turn.append(message_of(step))
+            for call in turn.open_calls:
+                await turn.wait_for(call)
+        refused, run = (result_id(step.id, call) for call in step.calls)
+        await self.chat.decide(name, refused, "reject")
+        await self.chat.decide(name, run, "approve")
+        self.oracle.waiting |= {refused, run}
+        self.oracle.decided |= {refused: False, run: True}
+        given = zip((refused, run), step.calls, strict=True)
+        return [step, *(Said(id_, "tool", answers=call, exact=step.id) for id_, call in given)]
 
     async def live(self, count: int, page: Page | None = None) -> None:
         """Let a number of things happen, which a page is told."""
@@ -536,6 +568,7 @@ async def test_a_stop_is_that_of_the_answer_that_was_shown() -> None:
 async def test_every_reader_says_the_same_of_200_logs(tmp_path: Path) -> None:
     """All calls that read turns, and copies of some logs.
 
+    In 156 a person refused a call of another answer while it was hidden, and its result is rewound once it is shown.
     In 315 and 594 messages without a question follow rewound ones; in 2253 a rewind takes back the end of a turn.
     In 3335 and 15354 a batch of entries ends where rewound messages begin, and a call waits after them; in 5512 a
     refused call gets its result back as its turn is entered.
