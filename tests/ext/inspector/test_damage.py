@@ -72,6 +72,22 @@ async def test_a_damaged_result_is_marked_on_the_page(
     assert "As sent" in text
 
 
+async def test_an_answer_that_cites_a_damaged_result_is_shown(
+    browse: Browse, store: ConversationStore
+) -> None:
+    """Beside what the model gets, without links to the sources, which cannot be read."""
+    chat = store.conversation(user_id="ada", thread_id="on seals")
+    await chat.append([*rag_turn("What about orcas?", sources=8)[:-1], AIMessage("Fish [1].")])
+    await chat.append([HumanMessage("So?"), AIMessage("So.")])
+    await damage_payload(store, (await entries(store))[0])
+    answer = await browse_again(browse, store).get(f"/c/{(await chat.info()).conversation_id}")
+    text = html.unescape(text_in(answer.text))
+    assert answer.status_code == 200
+    assert "damaged document '" in text
+    assert "As sent" in text
+    assert "Fish [1]." in text
+
+
 @pytest.mark.costly
 @pytest.mark.parametrize("part", ["payload", "body", "whole entry"])
 @pytest.mark.parametrize("place", [0, 3])

@@ -433,6 +433,27 @@ async def test_the_log_is_walked_both_ways(browse: Browse, store: ConversationSt
     assert [ordinal for ordinals in forward for ordinal in ordinals] == list(range(1, 101))
 
 
+@pytest.mark.parametrize("has_ended", [False, True])
+async def test_a_row_says_why_its_result_is_a_stub(
+    store: ConversationStore, browse: Browse, *, has_ended: bool
+) -> None:
+    """Its turn ended, or it is in progress and long."""
+    chat = store.conversation(user_id="ada", thread_id=new_id())
+    await chat.append(HumanMessage("Look at all of it."))
+    for number in range(8):
+        call = {"name": "look", "args": {}, "id": f"c{number}"}
+        result = ToolMessage(f"{number} " + "word " * 300, tool_call_id=call["id"])
+        await chat.append([AIMessage("", tool_calls=[call]), result])
+    if has_ended:
+        await chat.append([AIMessage("Done."), HumanMessage("And now?")])
+    page = await browse().get(f"/c/{(await chat.info()).conversation_id}?max_tokens=2000")
+    causes = {
+        cause: f"replaces the result, {cause}." in page.text
+        for cause in ("as its turn ended", "as its turn is long")
+    }
+    assert causes == {"as its turn ended": has_ended, "as its turn is long": not has_ended}
+
+
 async def test_a_stub_opens_to_its_whole_result_page_by_page(
     browse: Browse, store: ConversationStore
 ) -> None:
