@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -24,7 +25,7 @@ from strategies import NOW, PureLog, Round, log_of, messages, same, turn, turns
 
 from convstore.append.batch import prepare
 from convstore.append.compose import compose
-from convstore.log.entry import Entry, EntryMessage, Totals
+from convstore.log.entry import Entry, EntryMessage, OpenCall, Totals
 from convstore.messages.compression import Chunk, decompress
 from convstore.messages.encoding import decode_message, digest_of, fields_of
 from convstore.messages.tokens import NamedCounter, approximate_tokens, count, named
@@ -34,7 +35,9 @@ from convstore.runtime.threads import characters_in
 from convstore.sources.detection import find_sources
 from convstore.sources.places import read_item, read_text
 from convstore.sources.shortening import leave_out, with_stub, without_media
-from convstore.values.append_options import AppendOptions
+from convstore.sources.stub import RETRIEVAL_TOOL
+from convstore.values.append_options import AppendOptions, Columns
+from convstore.values.stamps import ViewStamp
 
 CODEC = Codec()
 
@@ -111,6 +114,47 @@ def test_what_is_composed_is_what_was_appended(appended: Any) -> None:
         assert same(restored, original)
         assert message.identity == _prepare(restored).prepared[0].stored.identity
         assert (message.id, message.type) == (original.id, original.type)
+
+
+def _entry_with_stamps(composed: _Composed) -> tuple[Entry, list[str]]:
+    """The entry, and the stamps of its messages, which messages are not compared by."""
+    return composed.entry, [message.stamp for message in composed.entry.messages]
+
+
+@pytest.mark.parametrize("had_calls", [True, False])
+def test_what_was_composed_before_is_composed_as_if_for_the_first_time(had_calls: bool) -> None:
+    """After a collision, or for another log, no field stays as it was: ordinals, numbers, stubs, sizes and stamps."""
+    page = "[11] Seals (https://a), characters 0-12 of 12\n" + "Seals sleep. " * 40 + "\nEnd."
+    read = ToolMessage(page, tool_call_id="read")
+    given_number = {"source_id": 7, "content": "Whales sing."}
+    found = ToolMessage(json.dumps([given_number, {"content": "Orcas."}]), tool_call_id="find")
+    said = [AIMessage("So."), AIMessage("And so.")]
+    whole: list[BaseMessage] = [read, found, *said, HumanMessage("Why?"), AIMessage("Because.")]
+    for index, message in enumerate(whole):
+        message.id = f"m{index}"
+    columns = {str(said[-1].id): Columns("", unseen=1)}
+    stamp = ViewStamp(conversation_id="c", entry=2, ordinal=3, digest="d", messages=3)
+    batch = _prepare(*whole, options=AppendOptions(stamp=stamp, columns=columns))
+    calls = (
+        OpenCall("read", RETRIEVAL_TOOL, "{}", "r1", turn=1),
+        OpenCall("find", "search", "{}", "r2", turn=1),
+    )
+    before = Totals(
+        entries=3,
+        messages=7,
+        turn=1,
+        sources_through=3_000,
+        given_through=3_000,
+        calls=calls if had_calls else (),
+        shown={source.digest: 1 for source in batch.prepared[1].sources},
+    )
+    _compose(batch, before, taken=frozenset({7}) if had_calls else frozenset())
+    plain = AppendOptions(columns=columns)
+    after = Totals(entries=9, messages=20, calls=() if had_calls else calls, turn=1)
+    again = _compose(replace(batch, options=plain), after)
+    assert _entry_with_stamps(again) == _entry_with_stamps(
+        _compose(_prepare(*whole, options=plain), after)
+    )
 
 
 @given(_some_messages)
