@@ -26,6 +26,8 @@ from strategies import NOW, PureLog, Round, log_of, messages, same, turn, turns
 from convstore.append.batch import prepare
 from convstore.append.compose import compose
 from convstore.log.entry import Entry, EntryMessage, OpenCall, Totals
+from convstore.log.facts.event import EVENT, TurnEvent
+from convstore.log.turns import turns_before
 from convstore.messages.compression import Chunk, decompress
 from convstore.messages.encoding import decode_message, digest_of, fields_of
 from convstore.messages.tokens import NamedCounter, approximate_tokens, count, named
@@ -119,6 +121,15 @@ def test_what_is_composed_is_what_was_appended(appended: Any) -> None:
 def _entry_with_stamps(composed: _Composed) -> tuple[Entry, list[str]]:
     """The entry, and the stamps of its messages, which messages are not compared by."""
     return composed.entry, [message.stamp for message in composed.entry.messages]
+
+
+def test_the_end_of_an_earlier_turn_does_not_end_the_newest_one() -> None:
+    """Its entry is found by the earlier turn, which it is about."""
+    after = Totals(entries=2, messages=4, turn=3)
+    for question, over, earlier in ((1, "", {1}), (3, "finished", set[int]())):
+        batch = _prepare(facts=EVENT.put(TurnEvent("finish", "q")))
+        entry = _compose(batch, after, questions={"q": question}).entry
+        assert (entry.totals.over, turns_before(entry)) == (over, earlier)
 
 
 @pytest.mark.parametrize("had_calls", [True, False])
