@@ -159,7 +159,9 @@ def test_what_was_composed_before_is_composed_as_if_for_the_first_time(had_calls
         calls=calls if had_calls else (),
         shown={source.digest: 1 for source in batch.prepared[1].sources},
     )
-    _compose(batch, before, taken=frozenset({7}) if had_calls else frozenset())
+    first = _compose(batch, before, taken=frozenset({7}) if had_calls else frozenset())
+    stamps = [bool(message.stamp) for message in first.entry.messages]
+    assert stamps == [message is said[0] for message in whole]
     plain = AppendOptions(columns=columns)
     after = Totals(entries=9, messages=20, calls=() if had_calls else calls, turn=1)
     again = _compose(replace(batch, options=plain), after)
