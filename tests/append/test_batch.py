@@ -132,6 +132,17 @@ def test_the_end_of_an_earlier_turn_does_not_end_the_newest_one() -> None:
         assert (entry.totals.over, turns_before(entry)) == (over, earlier)
 
 
+@pytest.mark.parametrize("characters", [8_000, 30_000])
+def test_a_message_has_one_identity_in_any_batch(characters: int) -> None:
+    """In a large batch more of it is outside the entry, and its body keeps no beginning of what is there."""
+    batch = [HumanMessage(f"{index} " + "x" * characters, id=f"m{index}") for index in range(150)]
+    together = _prepare(*batch).prepared
+    for index in (0, 149):
+        [alone] = _prepare(batch[index]).prepared
+        assert together[index].stored.identity == alone.stored.identity
+    assert together[149].stored.body != alone.stored.body
+
+
 @pytest.mark.parametrize("had_calls", [True, False])
 def test_what_was_composed_before_is_composed_as_if_for_the_first_time(had_calls: bool) -> None:
     """After a collision, or for another log, no field stays as it was: ordinals, numbers, stubs, sizes and stamps."""
