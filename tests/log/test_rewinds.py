@@ -61,3 +61,15 @@ def test_a_difference_needs_the_whole_list_that_it_continues() -> None:
     assert NO_REWINDS.after(replace(entry, totals=replace(totals, whole_list=9))).gaps(9) == (
         (3, 4),
     )
+
+
+@pytest.mark.parametrize("active", [7, 9])
+def test_ranges_agree_with_the_number_of_active_messages(active: int) -> None:
+    """A rewind entry whose ranges hide more or fewer messages than its totals say is damaged."""
+    totals = Totals(entries=9, messages=10, active=8, rewind_entry=9)
+    entry = REWOUND.on(
+        Entry(11, datetime.now(UTC), (), totals), Rewound((RewoundRange(3, 4, 2, 3),))
+    )
+    assert not NO_REWINDS.after(entry).has(3)
+    with pytest.raises(ValueError, match="do not agree with its count of active messages"):
+        NO_REWINDS.after(replace(entry, totals=replace(totals, active=active)))
