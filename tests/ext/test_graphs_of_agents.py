@@ -322,6 +322,63 @@ async def test_a_handoff_is_repeated(
     assert await _turns(chat) == [[TEXT, "", "Over to you, 1.", "By second."]]
 
 
+async def test_a_resumed_graph_goes_on_with_its_next_agent(chat: Conversation) -> None:
+    """What its state has is done: the second agent does not give the first one's words as its own."""
+    saver, asked, errors = InMemorySaver(), list[str](), [ValueError("503")]
+
+    def fail(_: MessagesState) -> Any:
+        if errors:
+            raise errors.pop()
+        return {}
+
+    first, second = _two(chat, asked)
+    graph = _graph([first, ("fail", fail), second], saver)
+    with pytest.raises(ValueError, match="503"):
+        await _ask(graph, chat)
+    state = await graph.ainvoke(None, {"configurable": chat.scope})
+    assert [each.text for each in state["messages"]] == [TEXT, "By first.", "By second."]
+    assert asked == ["first", "second"]
+
+
+async def test_a_sub_agent_that_reads_the_question_has_one_of_its_own(chat: Conversation) -> None:
+    """A tool that gives the caller's messages to an agent, with a task, asks about the task."""
+    _, inner = _agent(chat, "inner", [], AIMessage("In May."))
+
+    @tool
+    async def ask(state: Annotated[Any, InjectedState]) -> str:
+        """Ask the other agent."""
+        given = [*state["messages"][:1], HumanMessage("When?", id="task")]
+        return str((await inner.ainvoke({"messages": given}))["messages"][-1].text)
+
+    outer = _agent(chat, "outer", [], calls("ask"), AIMessage("In May."), tools=[ask])
+    await _ask(_graph([outer]), chat)
+    [info] = await chat.children()
+    child = chat.store.conversation(**info.scope)
+    assert [turn.turn_id async for turn in child.turns()][-1:] == ["task"]
+
+
+async def test_what_a_person_says_again_is_a_question(chat: Conversation) -> None:
+    """A run that died before its agent began leaves the words of a person in the state, and the next one logs them."""
+    saver, errors = InMemorySaver(), list[Exception]()
+
+    def fail(_: MessagesState) -> Any:
+        if errors:
+            raise errors.pop()
+        return {}
+
+    for words in (TEXT, "By first.", "Why?"):
+        graph = _graph([("fail", fail), _agent(chat, "first", [])], saver)
+        asking = graph.ainvoke({"messages": [("user", words)]}, {"configurable": chat.scope})
+        if words == "By first.":
+            errors.append(ValueError("503"))
+            with pytest.raises(ValueError, match="503"):
+                await asking
+        else:
+            await asking
+    said = [each.text for each in await log_of(chat) if each.type == "human"]
+    assert said == [TEXT, "By first.", "Why?"]
+
+
 async def test_outside_of_a_graph_nothing_is_done() -> None:
     """What is noted without a run of a graph is noted nowhere."""
     done_in_graph().add("a1")

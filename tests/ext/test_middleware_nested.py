@@ -189,6 +189,71 @@ async def test_the_same_words_below_a_call_continue_a_turn_that_broke_off(
     assert sorted(said) == ["In May."] * times + ["When?"] * times
 
 
+async def test_the_same_words_outside_of_a_call_are_another_question(
+    store: ConversationStore,
+) -> None:
+    """Without an id a person asks again, also after a run that broke off."""
+    agent = agent_of(store, [ValueError("503"), AIMessage("In May.")])
+    request = {"messages": [("user", "When?")]}, {"configurable": ADA}
+    with pytest.raises(ValueError, match="503"):
+        await agent.ainvoke(*request)
+    await agent.ainvoke(*request)
+    turns = [len(turn.messages) async for turn in store.conversation(**ADA).turns()]
+    assert turns == [1, 2]
+
+
+async def test_other_words_below_a_call_are_another_question(store: ConversationStore) -> None:
+    """A tool that runs again with other words does not continue what it asked before."""
+    words = iter(["When?", "Where?"])
+    inner = agent_of(store, [ValueError("503"), AIMessage("In May.")])
+
+    @tool
+    async def ask() -> str:
+        """Ask the other agent."""
+        said = await inner.ainvoke({"messages": [("user", next(words))]})
+        return str(said["messages"][-1].text)
+
+    outer = agent_of(store, [calls("ask"), AIMessage("Plant in May.")], ask)
+    request = {"messages": [HumanMessage("?", id="q1")]}, {"configurable": ADA}
+    with pytest.raises(ValueError, match="503"):
+        await outer.ainvoke(*request)
+    await outer.ainvoke(*request)
+    [child] = await children_of(store.conversation(**ADA))
+    assert [m.text for m in await log_of(child)] == ["When?", "Where?", "In May."]
+
+
+async def test_the_same_words_while_a_run_works_on_them_are_another_question(
+    store: ConversationStore,
+) -> None:
+    """A tool that asks the same again before the first run has answered gets an answer of its own."""
+    begun, asked = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait until the same was asked again."""
+        begun.set()
+        await asked.wait()
+        return "waited"
+
+    first = agent_of(store, [calls("wait"), AIMessage("In May.")], wait)
+    second = agent_of(store, [AIMessage("In June.")])
+
+    @tool
+    async def ask() -> str:
+        """Ask the other agents."""
+        running = asyncio.create_task(first.ainvoke({"messages": [("user", "When?")]}))
+        await begun.wait()
+        await second.ainvoke({"messages": [("user", "When?")]})
+        asked.set()
+        return str((await running)["messages"][-1].text)
+
+    outer = agent_of(store, [calls("ask"), AIMessage("Plant in May.")], ask)
+    await outer.ainvoke({"messages": [("user", "?")]}, {"configurable": ADA})
+    [child] = await children_of(store.conversation(**ADA))
+    turns = [[message.text for message in turn.messages] async for turn in child.turns()]
+    assert turns == [["When?", "", "waited", "In May."], ["When?", "In June."]]
+
+
 @pytest.mark.slow
 def test_a_sync_sub_agent_works_below_its_call() -> None:
     """The place is known in the threads of a sync agent, too."""
