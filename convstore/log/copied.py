@@ -156,9 +156,8 @@ class LogCopy:
         made = self._made(entry, kept, payloads, facts, branch)
         if branch is not None:
             made = branch.entry_of(made, self.tail, self.active)
-            if BRANCH.of(
-                entry
-            ):  # it may have a change of other messages, too, whose own entry is lost
+            # it may have a change of other messages, too, whose own entry is lost
+            if BRANCH.of(entry):
                 made = self._with_rewinds(made, entry)
         elif event is not None and event.kind == "begin":
             made = BRANCH.on(made, self._point(entry, made, event))
