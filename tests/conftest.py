@@ -50,6 +50,8 @@ _COMMANDS = Commands()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Fail each test that shows the password of the server's address, or whose store sends a command to all shards."""
+    # Before the collection: what it imports and makes stays.
+    gc.set_threshold(50_000, 20, 20)
     config.pluginmanager.register(Canary())
     config.pluginmanager.register(Routing())
     rewrite_before_workers_start(config)
@@ -104,7 +106,6 @@ def pytest_collection_finish() -> None:
     """Keep the garbage collector from going through modules and cases again and again: they stay to the end."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
 
 
 def _acknowledge_in_memory(node: DevNode) -> None:
