@@ -27,6 +27,7 @@ class RunTurn:
     Attributes:
         held: The turn.
         chat: The conversation.
+        loop: The event loop that took it.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class RunTurn:
         self.held = held
         self._is_at_work = is_at_work
         self._unattended = 0.0  # seconds since the run worked on it
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
 
     @classmethod
     async def enter(
@@ -87,21 +88,5 @@ class RunTurn:
         return self._unattended < _UNATTENDED_SECONDS
 
     async def leave(self, error: BaseException | None = None) -> None:
-        """Give the lease back, also from another event loop; nothing if its own one is closed.
-
-        `error` is the one that ended the run.
-        """
-        if self._loop is asyncio.get_running_loop():
-            await self._exit(error)
-        elif self._loop.is_running():
-            await asyncio.wrap_future(
-                asyncio.run_coroutine_threadsafe(self._exit(error), self._loop)
-            )
-
-    def leave_and_wait(self, error: BaseException | None = None) -> None:
-        """Give the lease back from a thread without an event loop."""
-        if self._loop.is_running():
-            asyncio.run_coroutine_threadsafe(self._exit(error), self._loop).result()
-
-    async def _exit(self, error: BaseException | None) -> None:
+        """Give the lease back, on the event loop that took it; `error` is the one that ended the run."""
         await self._session._exit(error)

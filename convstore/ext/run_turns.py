@@ -15,18 +15,19 @@ from collections.abc import Collection
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
-from langgraph.errors import GraphBubbleUp
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
 from langgraph.types import Command
 
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
+from convstore.ext.loops import has_loop, run_on, run_on_and_wait
 from convstore.integration import HeldTurn, RunTurn, TurnAccess
 from convstore.messages.filing import last_question
 from convstore.types import History
@@ -59,7 +60,7 @@ class _TurnsOfRun:
         if all(turn.held.record.is_finished for turn in own):
             self.held = [turn for turn in self.held if turn not in own]
             for turn in reversed(own):
-                await turn.leave()
+                await run_on(turn.loop, turn.leave)
 
 
 @dataclass(slots=True)
@@ -75,6 +76,7 @@ class _Run:
         asked: The question in its input, which LangGraph gives an id; None without one.
         questions: The questions of a graph's run, by conversation.
         done: Ids of the messages that agents of a graph's run have made or repeated.
+        is_interrupted: A part of it was interrupted, so that it may be resumed.
     """
 
     kind: Literal["tool", "node", "call", "stream"]
@@ -84,6 +86,18 @@ class _Run:
     asked: BaseMessage | None = None
     questions: dict[Any, str] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
+    is_interrupted: bool = False
+
+
+class _Unanswered(NamedTuple):
+    """A turn in which an agent ended without an answer, and the event loop that holds it."""
+
+    held: HeldTurn
+    loop: asyncio.AbstractEventLoop
+
+    async def finish(self) -> None:
+        """Finish the turn, unless an agent after that one has answered it."""
+        await self.held.finish(if_done=True)
 
 
 class _Runs(BaseCallbackHandler):
@@ -91,12 +105,14 @@ class _Runs(BaseCallbackHandler):
 
     Attributes:
         turns: The turns that runs hold, by the run with whose end they are left.
+        unanswered: The turns that are finished as the run of a graph ends, by that.
     """
 
     run_inline = True
 
     def __init__(self) -> None:
         self.turns = dict[UUID, _TurnsOfRun]()
+        self.unanswered = dict[UUID, list[_Unanswered]]()
         self._runs = dict[UUID, _Run]()
 
     @property
@@ -161,10 +177,20 @@ class _Runs(BaseCallbackHandler):
             del self._runs[next(iter(self._runs))]
 
     def _end(self, run_id: UUID, error: BaseException | None = None) -> None:
-        self._runs.pop(run_id, None)
-        if not has_loop():
+        if isinstance(error, GraphInterrupt):
+            for around in self._upwards(run_id):
+                self._runs[around].is_interrupted = True
+        run = self._runs.pop(run_id, None)
+        if error or (run and run.is_interrupted):
+            self.unanswered.pop(run_id, None)
+        if has_loop():  # `_Ends` hears it, too
+            return
+        try:
+            for each in self.unanswered.pop(run_id, ()):
+                run_on_and_wait(each.loop, each.finish)
+        finally:
             for turn in self.taken_from(run_id):
-                turn.leave_and_wait(_failure(error))
+                run_on_and_wait(turn.loop, partial(turn.leave, _failure(error)))
 
     def taken_from(self, run_id: UUID) -> list[RunTurn]:
         """Take the turns away that a run holds, and return them, the last one first."""
@@ -204,13 +230,20 @@ class _Runs(BaseCallbackHandler):
 
     def graph(self) -> _Run | None:
         """Return the run of the outermost graph around the current code, up to a tool that runs; None without one."""
-        found: _Run | None = None
-        for run_id in self.around():
-            run = self._runs[run_id]
-            if run.kind == "tool":
-                break
-            found = run if run.is_graph else found
-        return found
+        graphs = self._graphs()
+        return self._runs[graphs[-1]] if graphs else None
+
+    def outer_graph(self) -> UUID | None:
+        """Return the same graph, if the one of the current code is a part of it; else None."""
+        graphs = self._graphs()
+        return graphs[-1] if len(graphs) > 1 else None
+
+    def _graphs(self) -> list[UUID]:
+        """Return the runs of graphs around the current code, up to a tool that runs, the innermost first."""
+        runs = self.around()
+        tools = [at for at, run_id in enumerate(runs) if self._runs[run_id].kind == "tool"]
+        within = runs[: tools[0]] if tools else runs
+        return [run_id for run_id in within if self._runs[run_id].is_graph]
 
     def holder(self, chat: Conversation) -> UUID | None:
         """Return the run with whose end a turn of a conversation is left; None outside of a run.
@@ -236,8 +269,8 @@ class _Ends(AsyncCallbackHandler):
 
     @property
     def ignore_chain(self) -> bool:
-        """Hear nothing while no run holds a turn, and no sync run, which `_Runs` hears."""
-        return not _RUNS.turns or not has_loop()
+        """Hear nothing while no run has a turn to leave or finish, and no sync run, which `_Runs` hears."""
+        return not (_RUNS.turns or _RUNS.unanswered) or not has_loop()
 
     @property
     def ignore_agent(self) -> bool:
@@ -256,8 +289,12 @@ class _Ends(AsyncCallbackHandler):
     on_tool_error = on_chain_error
 
     async def _leave(self, run_id: UUID, error: BaseException | None = None) -> None:
-        for turn in _RUNS.taken_from(run_id):
-            await turn.leave(_failure(error))
+        try:
+            for each in _RUNS.unanswered.pop(run_id, ()):
+                await run_on(each.loop, each.finish)
+        finally:
+            for turn in _RUNS.taken_from(run_id):
+                await run_on(turn.loop, partial(turn.leave, _failure(error)))
 
 
 def _is_streamed(inputs: Any) -> bool:
@@ -279,15 +316,6 @@ def _question_in(inputs: Any) -> BaseMessage | None:
 def _failure(error: BaseException | None) -> BaseException | None:
     """Return the error by which a run failed; None if it was interrupted, or left to a graph around it."""
     return None if isinstance(error, GraphBubbleUp) else error
-
-
-def has_loop() -> bool:
-    """Return True in a thread that runs an event loop."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 _RUNS = _Runs()
@@ -326,6 +354,25 @@ def done_in_graph() -> set[str]:
     """Return the ids of the messages that agents of the outermost graph's run have made or repeated, to add to."""
     graph = _RUNS.graph()
     return graph.done if graph else set()
+
+
+def is_in_graph() -> bool:
+    """Return True if the graph of the current code, such as an agent, is a part of another one."""
+    return _RUNS.outer_graph() is not None
+
+
+async def finish(held: HeldTurn) -> None:
+    """Finish a turn in which an agent ended without an answer.
+
+    If the agent is a part of a graph, an agent after it may answer. So the turn is finished as the graph's run ends,
+    unless that is interrupted or fails.
+    """
+    graph = _RUNS.outer_graph()
+    if graph is None:
+        await held.finish(if_done=True)
+        return
+    unanswered = _Unanswered(held, asyncio.get_running_loop())
+    _RUNS.unanswered.setdefault(graph, []).append(unanswered)
 
 
 async def hold_turn(

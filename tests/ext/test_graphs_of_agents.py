@@ -14,7 +14,7 @@ from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState
-from langgraph.types import Command
+from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 from scripted_agents import ScriptedModel, calls, log_of
 
@@ -256,6 +256,105 @@ async def test_a_structured_response_is_made_again(chat: Conversation) -> None:
         await _ask(_graph([("first", node)]), chat)
     assert found == [_Sleep(hours=9)] * 2
     assert asked == ["first"]
+
+
+async def _over(chat: Conversation) -> str:
+    """Return why the turn is over, "" if it is not."""
+    turn = await chat.get_turn("q1")
+    assert turn
+    return turn.over
+
+
+def _structured(chat: Conversation, name: str, asked: list[str]) -> Node:
+    """An agent that ends with a structured response, which is the result of a call."""
+    reply = AIMessage("", tool_calls=[{"name": "_Sleep", "args": {"hours": 9}, "id": f"c-{name}"}])
+    return _agent(chat, name, asked, reply, response_format=_Sleep)
+
+
+def _direct(chat: Conversation, name: str, asked: list[str]) -> Node:
+    """An agent that ends with the result of a tool."""
+
+    @tool(return_direct=True)
+    def sleeps() -> str:
+        """Say how long seals sleep."""
+        return "For nine hours."
+
+    reply = AIMessage("", tool_calls=[{"name": "sleeps", "args": {}, "id": f"c-{name}"}])
+    return _agent(chat, name, asked, reply, tools=[sleeps])
+
+
+@pytest.mark.parametrize("is_sync", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("has_saver", [False, True])
+@pytest.mark.parametrize("first", [_structured, _direct])
+async def test_an_agent_answers_after_one_that_ended_with_a_result(
+    chat: Conversation, first: Callable[..., Node], has_saver: bool, is_sync: bool
+) -> None:
+    """The turn goes on until the run of the graph ends: an agent of it ended without an answer, and not the turn."""
+    saver = InMemorySaver() if has_saver else None
+    for expected in (["first", "second"], []):
+        asked = list[str]()
+        nodes = [first(chat, "first", asked), _agent(chat, "second", asked)]
+        state = await _ask(_graph(nodes, saver), chat, is_sync=is_sync)
+        assert asked == expected
+        assert state["messages"][-1].text == "By second."
+    assert await _over(chat) == "answered"
+
+
+@pytest.mark.parametrize("is_sync", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize("agent", [_structured, _direct])
+async def test_a_graph_whose_last_agent_ends_with_a_result_has_finished(
+    chat: Conversation, agent: Callable[..., Node], is_sync: bool, is_held: bool
+) -> None:
+    """The turn is finished as the graph's run ends, also one that its caller holds; a repeated question asks nobody."""
+    for expected in (["first", "second"], []):
+        asked = list[str]()
+        nodes = [agent(chat, name, asked) for name in ("first", "second")]
+        if is_held and not is_sync:
+            async with await chat.turn("q1", human=TEXT):
+                await _ask(_graph(nodes), chat)
+        else:
+            await _ask(_graph(nodes), chat, is_sync=is_sync)
+        assert asked == expected
+        assert await _over(chat) == "finished"
+
+
+async def test_an_interrupted_graph_has_not_finished(chat: Conversation) -> None:
+    """A run that was interrupted after a structured response goes on: its next agent answers."""
+
+    def wait(_: MessagesState) -> Any:
+        interrupt("Go on?")
+        return {}
+
+    asked = list[str]()
+    nodes = [_structured(chat, "first", asked), ("wait", wait), _agent(chat, "second", asked)]
+    graph = _graph(nodes, InMemorySaver())
+    await _ask(graph, chat)
+    assert await _over(chat) == ""
+    await graph.ainvoke(Command(resume=True), {"configurable": chat.scope})
+    assert asked == ["first", "second"]
+    assert await _over(chat) == "answered"
+
+
+async def test_a_graph_that_failed_has_not_finished(chat: Conversation) -> None:
+    """The repeated question asks the agent after the node that failed, and no agent before it."""
+    asked, fails = list[str](), [True]
+
+    def fail(_: MessagesState) -> Any:
+        if fails.pop():
+            raise ValueError("out of order")
+        return {}
+
+    def graph() -> Any:
+        nodes = [_structured(chat, "first", asked), ("fail", fail), _agent(chat, "second", asked)]
+        return _graph(nodes)
+
+    with pytest.raises(ValueError, match="out of order"):
+        await _ask(graph(), chat)
+    fails.append(False)
+    await _ask(graph(), chat)
+    assert asked == ["first", "second"]
+    assert await _over(chat) == "answered"
 
 
 class _Dying(AgentMiddleware[Any, Any, Any]):

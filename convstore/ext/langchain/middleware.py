@@ -50,6 +50,7 @@ from convstore.ext.langchain.results import (
     call_position,
     cut_result,
     digests,
+    ending,
     entering,
     give_result_ids,
     hands_over,
@@ -80,11 +81,11 @@ from convstore.ext.langchain.run import (
 )
 from convstore.ext.langchain.steps import catch_up, end, hold, prepare, take_up
 from convstore.ext.run_scope import ScopeChoice, check_choice
-from convstore.ext.run_turns import done_in_graph
+from convstore.ext.run_turns import done_in_graph, is_in_graph
 from convstore.integration import ResultNumbering, agent_tools, host_of, run_sync
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.messages.filing import ids_of
-from convstore.sources.outputs import with_results
+from convstore.sources.outputs import results_in, with_results
 from convstore.sources.stub import PAGE_TOKENS
 from convstore.values.append_options import check_trust
 from convstore.values.policy import HistoryPolicy, check_policy
@@ -430,6 +431,10 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         results = [each for each in entering(named, call) if isinstance(each, ToolMessage)]
         tools = {str(call["id"]): call["name"]}
         named = with_results(named, await self._numbering.number(run.chat, results, tools=tools))
+        if _ends_agent(request):
+            named = with_results(
+                named, {id(result): ending(result) for result in results_in(named)}
+            )
         named = as_stored(named, run.ahead)
         messages = entering(named, call)
         if not self._appends_results:
@@ -526,6 +531,14 @@ async def _owner(chat: Conversation, state: Any) -> dict[str, Any]:
     return {OWNER: owner_of(chat.scope, conversation)} if conversation else {}
 
 
+def _ends_agent(request: ToolCallRequest) -> bool:
+    """Return True if an agent of a graph ends with the result of a tool: the only one of its step, `return_direct`."""
+    if not is_in_graph() or not getattr(request.tool, "return_direct", False):
+        return False
+    step = next(each for each in reversed(request.state["messages"]) if isinstance(each, AIMessage))
+    return len(step.tool_calls) == 1
+
+
 def _response(step: _Step, result: list[Any], structured: Any) -> _ModelOutput:
     update = {OWN: ["", *digests(result)]} | step.update
     return ExtendedModelResponse(
@@ -536,6 +549,7 @@ def _response(step: _Step, result: list[Any], structured: Any) -> _ModelOutput:
 def _replayed(step: _Step, answer: AIMessage, request: ModelRequest[Any]) -> _ModelOutput:
     """Return a step that the log answers, with the results that LangChain adds to a step of the model."""
     results = step.run.results_of(answer, schema_names(request.response_format))
+    done_in_graph().update(ids_of(results))
     structured = structured_response(request.response_format, answer)
     return _response(step, [answer, *results], structured)
 
@@ -555,6 +569,8 @@ def _said(step: _Step, response: ModelResponse[Any], request: ModelRequest[Any])
         result.append(named)
     result = with_own_call_ids(result)
     give_result_ids(result)
+    if response.structured_response is not None and is_in_graph():
+        result = [ending(each) if isinstance(each, ToolMessage) else each for each in result]
     return _response(step, result, response.structured_response)
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from langchain_core.messages import BaseMessage
 
-from convstore.ext.langchain.results import hands_over
+from convstore.ext.langchain.results import ends_agent
 from convstore.ext.run_turns import done_in_graph, is_resumed
 from convstore.integration import TurnRecord
 from convstore.messages.filing import ids_of, is_question
@@ -43,13 +43,13 @@ def not_done(later: Sequence[BaseMessage], state: Sequence[BaseMessage]) -> list
 def next_part(rest: Sequence[BaseMessage], found: TurnRecord, *, skip: int) -> Part:
     """Return the next part of the rest of a turn, after as many as are passed over; an answer counts as repeated.
 
-    A part ends with an answer, or as its agent hands over to another one.
+    A part ends with an answer, or with a result with which its agent ended or handed over to another one.
     """
     ends = _ends_in(rest, found)
     bounds = [0, *ends, len(rest)]
     at = min(skip, len(ends))
     part = [each for each in rest[bounds[at] : bounds[at + 1]] if not is_question(each)]
-    is_answered = skip < len(ends) and not hands_over(part[-1])
+    is_answered = skip < len(ends) and not ends_agent(part[-1])
     if is_answered:
         done_in_graph().update(ids_of(part))
     return Part(part, is_answered)
@@ -58,4 +58,4 @@ def next_part(rest: Sequence[BaseMessage], found: TurnRecord, *, skip: int) -> P
 def _ends_in(rest: Sequence[BaseMessage], found: TurnRecord) -> list[int]:
     """Return the indexes after each message with which a part ends."""
     answers = {item.id for item in found.fold.messages if item.is_answer}
-    return [at + 1 for at, each in enumerate(rest) if each.id in answers or hands_over(each)]
+    return [at + 1 for at, each in enumerate(rest) if each.id in answers or ends_agent(each)]

@@ -51,6 +51,7 @@ OWN: Final = "convstore_own"
 _RESULT = "Tool result too large, the result of this tool call "
 _TAG = "lc_evicted_to"
 _HANDS_OVER = "hands_over"
+_ENDS_AGENT = "ends_agent"
 
 
 def cut_result(messages: Sequence[BaseMessage], call: ToolCall) -> ToolMessage | None:
@@ -102,17 +103,21 @@ def with_ids(
     def named(given: Any, is_outer: bool) -> BaseMessage:
         [message] = convert_to_messages([given])
         if _answers(message, call):
-            return _named(_handing_over(message) if is_outer else message, base)
+            return _named(_marked(message, _HANDS_OVER) if is_outer else message, base)
         whole = _named(message, f"{base}-{next(numbers)}")
         return marked_as_added(whole, made) if turn_id and not is_outer else whole
 
     return with_messages(output, named)
 
 
-def _handing_over(message: BaseMessage) -> BaseMessage:
-    """Return a result with the mark that its tool handed over to an outer graph, which log and state both have."""
-    metadata = {**message.response_metadata, "convstore": {_HANDS_OVER: True}}
-    return message.model_copy(update={"response_metadata": metadata})
+def ending(message: BaseMessage) -> BaseMessage:
+    """Return a result with the mark that an agent of a graph ended with it."""
+    return _marked(message, _ENDS_AGENT)
+
+
+def ends_agent(message: BaseMessage) -> bool:
+    """Return True for a result with which an agent of a graph ended, or handed over to another one."""
+    return bool({_ENDS_AGENT, _HANDS_OVER} & _marks_of(message))
 
 
 def hands_over(message: BaseMessage) -> bool:
@@ -120,8 +125,20 @@ def hands_over(message: BaseMessage) -> bool:
 
     The log does not have its command. So the tool runs again where the step is repeated.
     """
+    return _HANDS_OVER in _marks_of(message)
+
+
+def _marked(message: BaseMessage, name: str) -> BaseMessage:
+    """Return a message with a mark, which log and state both have."""
+    marks = dict.fromkeys((*_marks_of(message), name), True)
+    metadata = {**message.response_metadata, "convstore": marks}
+    return message.model_copy(update={"response_metadata": metadata})
+
+
+def _marks_of(message: BaseMessage) -> set[str]:
+    """Return the names of the marks of a result."""
     known = message.response_metadata.get("convstore")
-    return isinstance(message, ToolMessage) and isinstance(known, dict) and _HANDS_OVER in known
+    return set(known) if isinstance(message, ToolMessage) and isinstance(known, dict) else set()
 
 
 def as_stored(output: Any, stored: Sequence[BaseMessage]) -> Any:

@@ -21,7 +21,7 @@ from convstore.ext.checkpoints import go_back, is_addressed
 from convstore.ext.langchain.resent import removal
 from convstore.ext.langchain.results import SETTING, as_in_state, give_result_ids
 from convstore.ext.langchain.run import AgentRun, Rules, ids_in_log, read_turn
-from convstore.ext.run_turns import done_in_graph, has_moved, hold_turn
+from convstore.ext.run_turns import done_in_graph, finish, has_moved, hold_turn
 from convstore.integration import HeldTurn, TurnAccess, host_of
 from convstore.messages.filing import (
     ids_of,
@@ -207,10 +207,10 @@ async def end(run: AgentRun, messages: Sequence[BaseMessage]) -> list[BaseMessag
             removal(message) for message in run.missing(messages[last_question(messages) or 0 :])
         ]
     await catch_up(run, messages)
-    # of a tool with `return_direct`
+    # of a tool with `return_direct`, or a structured response
     is_result_last = bool(messages) and isinstance(messages[-1], ToolMessage)
     if is_result_last and (held := await hold(run)):
-        await held.finish(if_done=True)
+        await finish(held)
     await _summarise(run, messages)
     return []
 

@@ -23,7 +23,7 @@ from langchain_core.tracers.context import register_configure_hook
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
 from convstore.ext.around import NO_STREAM, is_asking
-from convstore.ext.run_turns import has_loop
+from convstore.ext.loops import has_loop
 from convstore.integration import HeldTurn, TurnAccess
 from convstore.wire.streams import StreamedReply
 
