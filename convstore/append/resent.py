@@ -92,10 +92,15 @@ def compare(
     if not known and len(asked) > 2 and logged[1:]:
         return Match(differs=True)
     aligned = logged[len(logged) - 1 - known :]
+    leading = leading_systems(batch)
+    # Leading system messages are not written once the log has begun, so no later one is theirs.
+    begun = leading_systems([message for _, message in aligned[0]])
+    mine = [asked[0][:leading], asked[0][leading:], *asked[1 : known + 1]]
+    theirs = [aligned[0][:begun], aligned[0][begun:], *aligned[1:]]
     matched: dict[int, EntryMessage] = {}
-    for mine, theirs in zip(asked[: known + 1], aligned, strict=True):
-        matched |= _in_order(mine, theirs)
-    match = Match(matched, asked[known][0][0] if known else 0, leading_systems(batch) if log else 0)
+    for sent, stored in zip(mine, theirs, strict=True):
+        matched |= _in_order(sent, stored)
+    match = Match(matched, asked[known][0][0] if known else 0, leading if log else 0)
     return match._replace(differs=exactly and not _is_exact(match, aligned[1:]))
 
 
