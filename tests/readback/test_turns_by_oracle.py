@@ -366,10 +366,13 @@ class World:
 async def check(chat: Conversation, oracle: Oracle) -> None:
     """Ask every reader."""
     expected = await check_lists(chat, oracle)
+    told = list[tuple[int, str]]()
     async for update in chat.watch(limit=1_000):
-        assert [(stored.ordinal, stored.turn_id) for stored in update.messages] == oracle.listed
-        check_state(update.turn, oracle)
-        break
+        told += [(stored.ordinal, stored.turn_id) for stored in update.messages]
+        if update.turn or len(told) >= len(oracle.listed):  # what was not rewound is read in parts
+            assert told == oracle.listed
+            check_state(update.turn, oracle)
+            break
     await check_each(chat, oracle, expected)
     await check_everything(chat, oracle)
 
