@@ -284,7 +284,7 @@ def _direct(chat: Conversation, name: str, asked: list[str]) -> Node:
 
 
 @pytest.mark.parametrize("is_sync", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("has_saver", [False, True])
+@pytest.mark.parametrize("has_saver", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("first", [_structured, _direct])
 async def test_an_agent_answers_after_one_that_ended_with_a_result(
     chat: Conversation, first: Callable[..., Node], has_saver: bool, is_sync: bool
@@ -301,7 +301,7 @@ async def test_an_agent_answers_after_one_that_ended_with_a_result(
 
 
 @pytest.mark.parametrize("is_sync", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize("is_held", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("agent", [_structured, _direct])
 async def test_a_graph_whose_last_agent_ends_with_a_result_has_finished(
     chat: Conversation, agent: Callable[..., Node], is_sync: bool, is_held: bool
