@@ -319,6 +319,47 @@ async def test_a_graph_whose_last_agent_ends_with_a_result_has_finished(
         assert await _over(chat) == "finished"
 
 
+async def test_an_agent_goes_on_after_a_result_that_did_not_end_it(chat: Conversation) -> None:
+    """Neither an unfit structured response nor a `return_direct` tool beside another one ends the agent's part."""
+
+    @tool(return_direct=True)
+    def sleeps() -> str:
+        """Say how long seals sleep."""
+        return "For nine hours."
+
+    @tool
+    def swims() -> str:
+        """Say how far seals swim."""
+        return "Far."
+
+    for expected in (["first", "first", "second", "second"], []):
+        asked = list[str]()
+        unfit, fit = (
+            AIMessage("", tool_calls=[{"name": "_Sleep", "args": args, "id": id_}])
+            for args, id_ in (({"hours": "many"}, "c1"), ({"hours": 9}, "c2"))
+        )
+        both = AIMessage(
+            "",
+            tool_calls=[
+                {"name": name, "args": {}, "id": f"c-{name}"} for name in ("sleeps", "swims")
+            ],
+        )
+        first = _agent(chat, "first", asked, unfit, fit, response_format=_Sleep)
+        said = AIMessage("By second.")
+        second = _agent(chat, "second", asked, both, said, tools=[sleeps, swims])
+        state = await _ask(_graph([first, second]), chat)
+        assert asked == expected
+        assert state["messages"][-1].text == "By second."
+
+
+async def test_an_agent_alone_has_no_marks(chat: Conversation) -> None:
+    """Its turn is finished as it ends; only a result in a graph says that an agent ended with it."""
+    _, agent = _structured(chat, "first", [])
+    await _ask(agent, chat)
+    assert await _over(chat) == "finished"
+    assert all("convstore" not in message.response_metadata for message in await log_of(chat))
+
+
 async def test_an_interrupted_graph_has_not_finished(chat: Conversation) -> None:
     """A run that was interrupted after a structured response goes on: its next agent answers."""
 

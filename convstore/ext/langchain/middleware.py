@@ -535,8 +535,8 @@ def _ends_agent(request: ToolCallRequest) -> bool:
     """Return True if an agent of a graph ends with the result of a tool: the only one of its step, `return_direct`."""
     if not is_in_graph() or not getattr(request.tool, "return_direct", False):
         return False
-    step = next(each for each in reversed(request.state["messages"]) if isinstance(each, AIMessage))
-    return len(step.tool_calls) == 1
+    replies = [each for each in request.state["messages"] if isinstance(each, AIMessage)]
+    return bool(replies) and len(replies[-1].tool_calls) == 1
 
 
 def _response(step: _Step, result: list[Any], structured: Any) -> _ModelOutput:
