@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
+from langchain.agents.structured_output import ProviderStrategy
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -350,6 +351,78 @@ async def test_an_agent_goes_on_after_a_result_that_did_not_end_it(chat: Convers
         state = await _ask(_graph([first, second]), chat)
         assert asked == expected
         assert state["messages"][-1].text == "By second."
+
+
+def _two_direct(chat: Conversation, name: str, asked: list[str]) -> Node:
+    """An agent that ends with the results of two tools, one of which adds a picture."""
+
+    @tool(return_direct=True)
+    def sleeps() -> str:
+        """Say how long seals sleep."""
+        return "For nine hours."
+
+    @tool(return_direct=True)
+    def shows(call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Show a seal."""
+        result = ToolMessage("Here.", tool_call_id=call_id)
+        return Command(update={"messages": [result, HumanMessage("A picture.")]})
+
+    names = ("sleeps", "shows", "unknown")
+    called = [{"name": each, "args": {}, "id": f"{each}-{name}"} for each in names]
+    return _agent(chat, name, asked, AIMessage("", tool_calls=called), tools=[sleeps, shows])
+
+
+def _structured_beside(chat: Conversation, name: str, asked: list[str]) -> Node:
+    """An agent that ends with a structured response in one step with another tool."""
+
+    @tool
+    def swims() -> str:
+        """Say how far seals swim."""
+        asked.append(name)
+        return "Far."
+
+    called = [
+        {"name": "_Sleep", "args": {"hours": 9}, "id": f"s-{name}"},
+        {"name": "swims", "args": {}, "id": f"c-{name}"},
+    ]
+    reply = AIMessage("", tool_calls=called)
+    return _agent(chat, name, asked, reply, tools=[swims], response_format=_Sleep)
+
+
+@pytest.mark.parametrize("has_saver", [False, True])
+@pytest.mark.parametrize("agent", [_two_direct, _structured_beside])
+async def test_a_part_ends_after_the_step_that_ended_its_agent(
+    chat: Conversation, agent: Callable[..., Node], has_saver: bool
+) -> None:
+    """A repeated question gives each agent all results of its last step, with what their tools added."""
+    saver, said = InMemorySaver() if has_saver else None, list[list[str]]()
+    for expected in ({"first", "second", "third"}, set[str]()):
+        asked = list[str]()
+        nodes = [agent(chat, name, asked) for name in ("first", "second")]
+        state = await _ask(_graph([*nodes, _agent(chat, "third", asked)], saver), chat)
+        assert set(asked) == expected
+        said.append(sorted(each.text for each in state["messages"]))
+    assert said[0] == said[1]
+    [turn] = [turn async for turn in chat.turns()]
+    assert turn.over == "answered"
+    assert sorted(each.text for each in turn.messages) == said[0]
+
+
+async def test_a_structured_answer_is_made_again(chat: Conversation) -> None:
+    """The first agent of a repeated run takes a response from the JSON of its stored answer."""
+    found, asked = list[Any](), list[str]()
+    for _ in range(2):
+        how: dict[str, Any] = {"response_format": ProviderStrategy(_Sleep)}
+        _, agent = _agent(chat, "first", asked, AIMessage('{"hours": 9}'), **how)
+
+        async def node(state: MessagesState, agent: Any = agent) -> Any:
+            result = await agent.ainvoke({"messages": state["messages"]})
+            found.append(result["structured_response"])
+            return {"messages": result["messages"]}
+
+        await _ask(_graph([("first", node), _agent(chat, "second", asked)]), chat)
+    assert found == [_Sleep(hours=9)] * 2
+    assert asked == ["first", "second"]
 
 
 async def test_an_agent_alone_has_no_marks(chat: Conversation) -> None:

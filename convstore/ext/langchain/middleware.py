@@ -532,11 +532,13 @@ async def _owner(chat: Conversation, state: Any) -> dict[str, Any]:
 
 
 def _ends_agent(request: ToolCallRequest) -> bool:
-    """Return True if an agent of a graph ends with the result of a tool: the only one of its step, `return_direct`."""
-    if not is_in_graph() or not getattr(request.tool, "return_direct", False):
-        return False
+    """Return True if an agent of a graph ends with the results of a step: all its tools are `return_direct`."""
     replies = [each for each in request.state["messages"] if isinstance(each, AIMessage)]
-    return bool(replies) and len(replies[-1].tool_calls) == 1
+    if not is_in_graph() or not replies:
+        return False
+    called = {call["name"] for call in replies[-1].tool_calls}
+    tools = [tool for tool in request.runtime.tools if tool.name in called]
+    return bool(tools) and all(tool.return_direct for tool in tools)
 
 
 def _response(step: _Step, result: list[Any], structured: Any) -> _ModelOutput:

@@ -5,7 +5,7 @@ The log has what all agents said for one question, in order. The run of the grap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from langchain_core.messages import BaseMessage
@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage
 from convstore.ext.langchain.results import ends_agent
 from convstore.ext.run_turns import done_in_graph, is_resumed
 from convstore.integration import TurnRecord
-from convstore.messages.filing import ids_of, is_question
+from convstore.messages.filing import came_with, ids_of, is_question, steps_of
 
 
 class Part(NamedTuple):
@@ -43,19 +43,28 @@ def not_done(later: Sequence[BaseMessage], state: Sequence[BaseMessage]) -> list
 def next_part(rest: Sequence[BaseMessage], found: TurnRecord, *, skip: int) -> Part:
     """Return the next part of the rest of a turn, after as many as are passed over; an answer counts as repeated.
 
-    A part ends with an answer, or with a result with which its agent ended or handed over to another one.
+    A part ends with an answer, or with the step in which its agent ended or handed over to another one.
     """
-    ends = _ends_in(rest, found)
+    answers = {item.id for item in found.fold.messages if item.is_answer}
+    ends = _ends_in(rest, answers)
     bounds = [0, *ends, len(rest)]
     at = min(skip, len(ends))
     part = [each for each in rest[bounds[at] : bounds[at + 1]] if not is_question(each)]
-    is_answered = skip < len(ends) and not ends_agent(part[-1])
+    is_answered = bool(part) and part[-1].id in answers
     if is_answered:
         done_in_graph().update(ids_of(part))
     return Part(part, is_answered)
 
 
-def _ends_in(rest: Sequence[BaseMessage], found: TurnRecord) -> list[int]:
-    """Return the indexes after each message with which a part ends."""
-    answers = {item.id for item in found.fold.messages if item.is_answer}
-    return [at + 1 for at, each in enumerate(rest) if each.id in answers or ends_agent(each)]
+def _ends_in(rest: Sequence[BaseMessage], answers: Collection[str]) -> list[int]:
+    """Return the indexes after each answer, and after each step that ended its agent, with all that its tools said."""
+    step_of = {id_: step[0] for step in steps_of(rest) for id_ in step}
+    ends = dict[str, int]()  # by the reply that begins the step
+    over = set(answers)
+    for at, each in enumerate(rest):
+        own = came_with(each) or str(each.id)
+        step = step_of.get(own, own)
+        ends[step] = at + 1
+        if ends_agent(each):
+            over.add(step)
+    return sorted(end for step, end in ends.items() if step in over)

@@ -111,12 +111,12 @@ def with_ids(
 
 
 def ending(message: BaseMessage) -> BaseMessage:
-    """Return a result with the mark that an agent of a graph ended with it."""
+    """Return a result with the mark that an agent of a graph ended with its step."""
     return _marked(message, _ENDS_AGENT)
 
 
 def ends_agent(message: BaseMessage) -> bool:
-    """Return True for a result with which an agent of a graph ended, or handed over to another one."""
+    """Return True for a result of the step in which an agent of a graph ended, or handed over to another one."""
     return bool({_ENDS_AGENT, _HANDS_OVER} & _marks_of(message))
 
 
