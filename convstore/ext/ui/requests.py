@@ -12,14 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 from uuid import uuid4
 
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
 from convstore.ext.ui.messages import newest
-from convstore.ext.ui.turns import ANSWER, Format
+from convstore.ext.ui.turns import ANSWER, Format, call_ids
+from convstore.integration import TurnAccess
 from convstore.messages.media import media_block
 from convstore.messages.text import content_of
+from convstore.messages.turn_calls import pairs_of
 from convstore.types import Decision, TurnCall, TurnSession, TurnState
 from convstore.values.scope import MAX_IDS, check_choice, check_id, check_names
 
@@ -41,8 +43,8 @@ class UIRequest:
         question: The question of "ask" and "edit".
         key: Of "regenerate", the id of this wish.
         instead_of: Of "edit", the question that is replaced.
-        decisions: Of "decide", what was decided, by tool call id or the id of the call's result.
-        results: Of "decide", the results of tools, by tool call id; those of client tools are taken.
+        decisions: Of "decide", what was decided, by the tool call id that pages show, or the id of the call's result.
+        results: Of "decide", the results of tools, by the same ids; those of client tools are taken.
         client_tools: Names of the tools that run on the client.
         shown: What the page has of the answer: parts of the AI SDK, or messages of AG-UI.
     """
@@ -98,20 +100,12 @@ class UIRequest:
         self, chat: Conversation, state: TurnState | None, by: str
     ) -> tuple[str, str]:
         """Record decisions and results; return the turn and the variant in which the calls wait."""
-        waiting = dict[str, TurnCall]()
-        if state:
-            for call in reversed(state.waiting_calls):
-                waiting[call.id] = call
-                waiting[call.result_id] = call
-        decisions = self._decisions_with_results(waiting)
-        for id_, decision in decisions:
-            turn_id = self.turn_id
-            result_id = id_
-            if state and id_ in waiting:
-                turn_id = state.turn_id
-                result_id = waiting[id_].result_id
+        waiting = {call.result_id for call in state.waiting_calls} if state else set[str]()
+        calls = await self._calls(chat, state)
+        for id_, decision in self._decisions_with_results(calls, waiting):
+            result_id = calls[id_].result_id if id_ in calls else id_
             await chat.decide(
-                turn_id,
+                state.turn_id if state and result_id in waiting else self.turn_id,
                 result_id,
                 decision.verdict,
                 args=decision.args,
@@ -122,15 +116,28 @@ class UIRequest:
             return state.turn_id, state.variant_id
         return self.turn_id, ""
 
+    async def _calls(self, chat: Conversation, state: TurnState | None) -> dict[str, TurnCall]:
+        """Return the calls that wait by the ids of their results, and those of the turn by the ids that pages show.
+
+        The log is read only if the request names others than the results of calls that wait.
+        """
+        waiting = state.waiting_calls if state else ()
+        calls = {call.result_id: call for call in waiting}
+        if calls.keys() >= {*self.decisions, *(self.results if waiting else ())}:
+            return calls
+        messages = await _messages_of(chat, state if waiting else None, self.turn_id)
+        of_turn = [call for call, _ in pairs_of(messages)]
+        return dict(zip(call_ids(of_turn), of_turn, strict=True)) | calls
+
     def _decisions_with_results(
-        self, waiting: Mapping[str, TurnCall]
+        self, calls: Mapping[str, TurnCall], waiting: Collection[str]
     ) -> list[tuple[str, Decision]]:
         """Return the results of waiting calls as decisions, then the decisions, each with its id."""
         responses = list[tuple[str, Decision]]()
         for id_, result in self.results.items():
-            if id_ not in waiting:
+            call = calls.get(id_)
+            if call is None or call.result_id not in waiting:
                 continue  # it is in the log: pages send all results that they show
-            call = waiting[id_]
             if call.name not in self.client_tools:
                 raise InvalidInputError(
                     f"call {call.id!r} is of tool {call.name!r}, whose results are not taken from "
@@ -186,6 +193,19 @@ async def _active(chat: Conversation, turn_id: str) -> str:
     )
 
 
+async def _messages_of(
+    chat: Conversation, state: TurnState | None, turn_id: str
+) -> Sequence[BaseMessage]:
+    """Return the messages of the turn in which calls wait, or of the answer to it that views do not show yet.
+
+    Without a state, those of the turn with this id.
+    """
+    turn = await chat.get_turn(state.turn_id if state else turn_id)
+    if turn and not (state and state.variant_id):
+        return turn.messages
+    return (await TurnAccess(chat).hidden_variant(state))[0] if state else ()
+
+
 def _of_ai_sdk(body: _Fields, key: str, common: _Fields) -> UIRequest:
     last = _items(body if "messages" in body else {"messages": [body.get("message")]}, "messages")[
         -1
@@ -198,7 +218,10 @@ def _of_ai_sdk(body: _Fields, key: str, common: _Fields) -> UIRequest:
     ]
     sent = [part for part in parts if part.get("state") in ("output-available", "output-error")]
     results = {
-        _id(part, "toolCallId"): _result(part.get("output", part.get("errorText"))) for part in sent
+        _id(part, "toolCallId"): _failure(part.get("errorText"))
+        if part["state"] == "output-error"
+        else _result(part.get("output"))
+        for part in sent
     }
     turn_id = _id(last, "id").removeprefix(ANSWER)
     decisions = _decisions(answers)
@@ -241,7 +264,10 @@ def _client_results(messages: Sequence[_Fields]) -> dict[str, str]:
     results = dict[str, str]()
     for message in messages:
         if message.get("role") == "tool":
-            results[_id(message, "toolCallId")] = _result(message.get("content"))
+            error = message.get("error")
+            results[_id(message, "toolCallId")] = (
+                _failure(error) if error else _result(message.get("content"))
+            )
     return results
 
 
@@ -342,6 +368,11 @@ def _result(output: Any) -> str:
         ) or "(no output)"
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"the output of a tool must be JSON: {error}") from error
+
+
+def _failure(error: Any) -> str:
+    """Return the result of a client's tool that failed, as JSON that says so: a decision is never an error."""
+    return _result({"success": False, "error": error})
 
 
 def _get(source: Any, name: str, kind: type[_Value]) -> _Value:

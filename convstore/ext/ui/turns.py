@@ -121,10 +121,9 @@ class TurnReader(ContentReader):
         written = _invalid_arguments(messages)
         calls = dict[str, list[Part]]()
         results = dict[int, tuple[str, list[Part]]]()
-        seen = {""}
-        for call, result in pairs_of(messages):
-            id_ = call.result_id if call.id in seen else valid_text(call.id)
-            seen.add(call.id)
+        pairs = pairs_of(messages)
+        ids = call_ids(call for call, _ in pairs)
+        for (call, result), id_ in zip(pairs, ids, strict=True):
             given = written.get((call.message_id, call.id)) if call.error else None
             part = _call_part(call, id_, given or json_value(call.args))
             if result:
@@ -221,6 +220,15 @@ class TurnReader(ContentReader):
             "type": "data-omitted",
             "data": {"messageId": str(message.id), "description": media.description},
         }
+
+
+def call_ids(calls: Iterable[TurnCall]) -> Iterator[str]:
+    """Yield the id by which pages know each call of a turn: that of its result if an earlier call has the same id."""
+    seen = {""}
+    for call in calls:
+        own = valid_text(call.id)
+        yield call.result_id if own in seen else own
+        seen.add(own)
 
 
 def _role_of(message: BaseMessage, *, is_first: bool) -> str:

@@ -20,6 +20,7 @@ from convstore.exceptions import (
     UnknownMessageError,
 )
 from convstore.ext.ui import UIRequest, read_request
+from convstore.types import TurnCall
 
 pytestmark = pytest.mark.slow
 
@@ -144,10 +145,10 @@ async def waiting(chat: Conversation, *names: str) -> list[str]:
     return [call.result_id for call in turn.waiting_calls]
 
 
-def decided(*parts: dict[str, Any]) -> dict[str, Any]:
+def decided(*parts: dict[str, Any], turn_id: str = "q1") -> dict[str, Any]:
     """A body with parts of the answer."""
     return ai_sdk(
-        {"id": "answer:q1", "role": "assistant", "parts": [{"type": "step-start"}, *parts]}
+        {"id": f"answer:{turn_id}", "role": "assistant", "parts": [{"type": "step-start"}, *parts]}
     )
 
 
@@ -323,3 +324,84 @@ async def test_odd_texts_are_kept_as_they_are(chat: Conversation) -> None:
             text,
             "Fine.",
         ]
+
+
+async def call_again(request: UIRequest, chat: Conversation, *names: str) -> list[TurnCall]:
+    """Carry out a request whose model calls tools under the id "c-pick" again; the calls that wait then."""
+    async with await request.turn(chat) as turn:
+        for name in names:
+            call = {"name": name, "args": {}, "id": "c-pick"}
+            await turn.append(AIMessage("", tool_calls=[call]))
+            await turn.wait_for(turn.open_calls[0])
+    return list(turn.waiting_calls)
+
+
+@pytest.mark.parametrize("kind", ["answer", "other answer", "edited question"])
+async def test_an_old_result_is_not_that_of_a_call_with_the_same_id(
+    kind: str, chat: Conversation
+) -> None:
+    """Models repeat call ids, and pages send all results that they show: each means the call that it was shown with."""
+    own = "q2" if kind == "edited question" else "q1"
+    fields = {
+        "answer": {},
+        "other answer": {"trigger": "regenerate-message"},
+        "edited question": {"messageId": "q1"},
+    }[kind]
+    if fields:
+        await answer(chat, read_request(ai_sdk(said("Go."))), "1")
+    first = read_request(ai_sdk(said("Go.", own), **fields), request_id="click")
+
+    def page(*parts: dict[str, Any]) -> UIRequest:
+        return read_request(decided(*parts, turn_id=own), client_tools={"pick"})
+
+    await call_again(first, chat, "pick")
+    blue = page(output("pick", "blue"))
+    [again] = await call_again(blue, chat, "pick")
+    shown = [output("pick", "blue"), {**output("pick", "red"), "toolCallId": again.result_id}]
+    red = page(*shown)
+    [refund] = await call_again(red, chat, "refund")
+    approve = page(*shown, approved(refund.result_id))
+    async with await approve.turn(chat) as turn:
+        assert [message.text for message in turn.messages if message.type == "tool"] == [
+            "blue",
+            "red",
+        ]
+        assert [call.name for call in turn.open_calls] == ["refund"]
+        await turn.add_result(turn.open_calls[0], "Refunded.")
+        await turn.append(AIMessage("Fine."))
+    await answer(chat, approve, "never")
+    assert (await texts(chat))[-1] == "Fine."
+
+
+async def test_a_decision_by_a_call_id_means_one_call_for_good(chat: Conversation) -> None:
+    """It can be repeated, and decides about no later call with the same id."""
+    await waiting(chat, "pick")
+    request = read_request(decided(approved("c-pick")))
+    async with await request.turn(chat) as turn:
+        await turn.add_result(turn.open_calls[0], "blue")
+        await turn.append(
+            AIMessage("", tool_calls=[{"name": "refund", "args": {}, "id": "c-pick"}])
+        )
+        await turn.wait_for(turn.open_calls[0])
+    async with await request.turn(chat) as turn:
+        assert [call.name for call in turn.waiting_calls] == ["refund"]
+        assert not turn.open_calls
+
+
+async def test_a_tool_that_failed_on_the_page_says_so(chat: Conversation) -> None:
+    """In both formats the model reads that it failed, with the error."""
+    await waiting(chat, "pick", "look")
+    failed = {**output("pick", None), "state": "output-error", "errorText": "No GPS."}
+    del failed["output"]
+    result = {"id": "r", "role": "tool", "toolCallId": "c-look", "content": "", "error": "No eyes."}
+    run = ag_ui({"id": "q1", "role": "user", "content": "Go."}, result)
+    for request in (
+        read_request(decided(failed), client_tools={"pick"}),
+        read_request(run, format="ag-ui", client_tools={"look"}),
+    ):
+        async with await request.turn(chat) as turn:
+            pass
+    assert [json.loads(message.text) for message in turn.messages[2:]] == [
+        {"success": False, "error": "No GPS."},
+        {"success": False, "error": "No eyes."},
+    ]
