@@ -215,11 +215,9 @@ def prepare(
     judge: FailureJudge | None = None,
     condition: Condition = ANYWHERE,
 ) -> Batch:
-    """Encode, count and compress the messages and items of a batch; each message has an id already.
+    """Encode, count and compress a batch; each message has an id.
 
-    Raises:
-        InvalidInputError: An extractor failed.
-        UnencodableError: The codec cannot encode the type of a value, unless the options omit it.
+    An InvalidInputError says that an extractor failed, an UnencodableError that a value cannot be encoded.
     """
     omits = options.on_unencodable == "omit"
     prepared = list[Prepared]()
@@ -448,10 +446,7 @@ class _Preparation:
     def _stored(
         self, encoded: EncodedMessage, payload: str, plain: EncodedMessage
     ) -> tuple[PayloadRef | None, tuple[Chunk, ...]]:
-        """Return location and chunks of a payload: the message's parts as they are encoded, then its sources.
-
-        `plain` is the message as it is encoded whatever the batch.
-        """
+        """Return location and chunks of a payload: the message's parts as encoded in `plain`, then its sources."""
         if not payload:
             return None, ()
         own = len(encoded.payload)
@@ -488,13 +483,9 @@ class Written(NamedTuple):
 
 
 class BatchLookup(NamedTuple):
-    """The part of a batch that the log has.
+    """The part of a batch that the log has: messages still to be written, others by id, and questions that it names.
 
-    Attributes:
-        new: The messages that are still to be written.
-        stored: Ordinals of the others, by id.
-        renumbered: Old and new numbers of their sources, by message id.
-        questions: Ordinals of the questions that the batch and its facts name, by their ids.
+    `renumbered` has the old and new numbers of the sources of stored messages.
     """
 
     new: Batch

@@ -167,13 +167,7 @@ def _added_to(batch: Batch, prepared: Prepared) -> str:
 
 @dataclass(slots=True)
 class _Numbering:
-    """The numbers of the sources of a batch.
-
-    Attributes:
-        in_use: Numbers that no other source may get.
-        reserved: Numbers for sources without one that do not come from the log.
-        highest: The highest number that a source came with and keeps, 0 for none.
-    """
+    """Numbers of a batch's sources: those in use, those reserved, and the highest one that was kept."""
 
     in_use: set[int]
     reserved: Iterator[int]
@@ -209,10 +203,7 @@ def _number(
 def _set_place(
     prepared: Prepared, batch: Batch, ordinal: int, followed: Followed, *, added_to: str
 ) -> None:
-    """Set the fields of a prepared message that depend on its position in the log, whatever it was composed for before.
-
-    `added_to` is the `result_id` of the call to whose result a tool added it, "" for any other message.
-    """
+    """Set the fields of a message that depend on its place in the log; a tool added it to the result `added_to`."""
     message = prepared.stored
     message.ordinal = ordinal
     message.turn = followed.turn

@@ -102,11 +102,7 @@ async def doctor_command(
 
 
 async def _check_set_up(store: ConversationStore, chosen: dict[str, str]) -> None:
-    """Refuse a database that was never set up, so that a mistyped name is no list of findings, and nothing is created.
-
-    Raises:
-        NotSetUpError: The database has no migration, no collection and no index of a store.
-    """
+    """Raise NotSetUpError for a database without a trace of a store, so that a mistyped name is no list of findings."""
     if any(step.is_applied for step in await store.migrations()):
         return
     report = await store.verify(repair=False, progress=None, **chosen)

@@ -108,10 +108,9 @@ def messages_of_turn(question: int) -> str:
 def entry_from(
     document: Mapping[str, Any], known: Entry | None = None, *, has_messages: bool = False
 ) -> Entry:
-    """Return the entry that a document holds, or `known` if it is the same.
+    """Return the entry that a document holds, or `known` if it is the same; CorruptDocumentError if damaged.
 
-    A projection may have left out its sources and, unless `has_messages`, its messages. Damage is a
-    CorruptDocumentError.
+    A projection may have left out its sources and, unless `has_messages`, its messages.
     """
     try:
         totals = document["totals"] if known else {}

@@ -23,14 +23,7 @@ class DifferentAnswerError(Exception):
 
 
 class Workbench:
-    """The collections that checks write to, with the documents of one conversation.
-
-    Attributes:
-        driver: The database, whose collections have a prefix of their own.
-        owner: The random id of this run, which is the id of its conversation.
-        log: The collection of entries.
-        heads: The collection of heads.
-    """
+    """The collections that checks write to, with the documents of one conversation, whose id is the `owner`."""
 
     def __init__(self, driver: Driver, owner: str) -> None:
         self.driver = driver

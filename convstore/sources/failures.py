@@ -28,11 +28,7 @@ def check_judge(judge: Any) -> FailureJudge | None:
 
 
 def has_failed_by(judge: FailureJudge | None, tool: str, message: ToolMessage) -> bool | None:
-    """Return what the application says of a result; None without a word, and for a tool without a name.
-
-    Raises:
-        InvalidInputError: The function raised, or returned something other than True, False or None.
-    """
+    """Return what the application says of a result, None if nothing; InvalidInputError if its function fails."""
     if judge is None or not tool:
         return None
     try:

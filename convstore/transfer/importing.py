@@ -265,10 +265,7 @@ class _Import:
     async def _run(
         self, chat: Conversation, record: ConversationRecord, messages: Sequence[ReadyMessage]
     ) -> tuple[int, list[str]]:
-        """Import a record, going on where the log ends as often as a concurrent import of it is ahead.
-
-        Return the number of messages written, and differences from the source.
-        """
+        """Import a record, as often as a concurrent import is ahead; return messages written, and differences."""
         written = 0
 
         async def go_on() -> list[str]:
@@ -325,11 +322,9 @@ class _ConversationImport:
         self._rewound: set[str] = set()
 
     async def run(self) -> list[str]:
-        """Append the missing messages, or with `dry_run` count them; return differences from the source.
+        """Append or count the missing messages; return differences. TailMoved if another writer appended meanwhile.
 
-        Raises:
-            InvalidInputError: The record does not continue the log; nothing was written.
-            TailMoved: Another writer appended meanwhile; import the record again.
+        An InvalidInputError says that the record does not continue the log.
         """
         try:
             await self._run()

@@ -15,14 +15,7 @@ from convstore.messages.values import Codec
 
 
 class Thinking(NamedTuple):
-    """The request of an answer with signed thinking.
-
-    Attributes:
-        answer: Id of the answer.
-        messages: Number of messages of the view that it answers.
-        digest: Digest of these.
-        through: Thinking up to this ordinal was left out of it, 0 for none.
-    """
+    """The request of an answer: number and digest of its messages, and the last one without its thinking."""
 
     answer: str
     messages: int
