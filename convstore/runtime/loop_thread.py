@@ -33,11 +33,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Return the result of a coroutine or raise its error; an interrupted caller cancels it.
-
-        Raises:
-            concurrent.futures.CancelledError: `stop` was called before the coroutine ended.
-        """
+        """Return a coroutine's result or raise its error, a CancelledError after `stop`; an interrupt cancels it."""
         with self._lock:
             if self._is_stopped:
                 work.close()
@@ -80,11 +76,7 @@ _of_parents: list[object] = []
 
 
 class Twin(Generic[_Store]):
-    """A second store on an event loop of its own, made when a sync caller first needs it, once in each process.
-
-    Args:
-        make: Makes the store.
-    """
+    """A second store on an event loop of its own, made when a sync caller first needs it, once in each process."""
 
     def __init__(self, make: Callable[[], _Store]) -> None:
         self._make = make
@@ -102,11 +94,7 @@ class Twin(Generic[_Store]):
             self._made = None
 
     def run(self, work: Callable[[_Store], Coroutine[Any, Any, _Result]]) -> _Result:
-        """Run work on the second store and wait for the result.
-
-        Raises:
-            StoreClosedError: `close` was called before the work ended.
-        """
+        """Run work on the second store and wait for the result; StoreClosedError if `close` is called before."""
         self._leave_to_parent()
         with self._lock:
             if self._is_closed:

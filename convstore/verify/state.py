@@ -53,10 +53,7 @@ class StateCheck:
         )
 
     async def run(self, check: LogCheck) -> None:
-        """Check the state against the log and the summaries, and the summaries against the log.
-
-        Nothing is checked if a newer convstore wrote the state or a summary.
-        """
+        """Check state, summaries and log against each other, unless a newer convstore wrote any of them."""
         if self.document and is_newer(self.document, "state"):
             return
         found = await self._summaries()
