@@ -16,6 +16,7 @@ import json
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
@@ -297,6 +298,27 @@ async def find_origins(ids: Collection[str], *, is_outer: bool = False) -> Origi
         for id_, at in first.items()
     }
     return Origins(found, before)
+
+
+async def is_at_breakpoint(configurable: Mapping[str, Any]) -> bool:
+    """Return True if a thread's newest checkpoint has a node that is to run next, once its graph has ended."""
+    async with aclosing(_newest_first(configurable)) as snapshots:
+        async for newest in snapshots:
+            return any(starmap(_is_trigger, newest.checkpoint["channel_values"].items()))
+    return False
+
+
+def _is_trigger(channel: str, value: Any) -> bool:
+    """Return True if the value of a channel lets a node of LangGraph's run.
+
+    >>> _is_trigger("branch:to:b", None), _is_trigger("join:a+b:c", {"a"}), _is_trigger("__pregel_tasks", [])
+    (True, False, False)
+    """
+    kind, _, rest = channel.partition(":")
+    if kind == "join":
+        awaited = rest.partition(":")[0].split("+")
+        return bool(value == set(awaited))
+    return channel.startswith("branch:to:") or (channel == "__pregel_tasks" and bool(value))
 
 
 def _parent_of(snapshot: Any) -> Any:

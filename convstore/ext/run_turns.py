@@ -11,7 +11,7 @@ its conversation is that of the call, and its turn is given back as the tool end
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +27,7 @@ from langgraph.types import Command
 
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
+from convstore.ext.checkpoints import is_at_breakpoint, run_config
 from convstore.ext.loops import has_loop, run_on, run_on_and_wait
 from convstore.integration import HeldTurn, RunTurn, TurnAccess
 from convstore.messages.filing import last_question
@@ -90,14 +91,16 @@ class _Run:
 
 
 class _Unanswered(NamedTuple):
-    """A turn in which an agent ended without an answer, and the event loop that holds it."""
+    """A turn in which an agent ended without an answer, the event loop that holds it, and the agent's configuration."""
 
     held: HeldTurn
     loop: asyncio.AbstractEventLoop
+    configurable: Mapping[str, Any]
 
     async def finish(self) -> None:
-        """Finish the turn, unless an agent after that one has answered it."""
-        await self.held.finish(if_done=True)
+        """Finish the turn, unless an agent after that one has answered it, or the graph stopped at a breakpoint."""
+        if not await is_at_breakpoint(self.configurable):
+            await self.held.finish(if_done=True)
 
 
 class _Runs(BaseCallbackHandler):
@@ -365,13 +368,14 @@ async def finish(held: HeldTurn) -> None:
     """Finish a turn in which an agent ended without an answer.
 
     If the agent is a part of a graph, an agent after it may answer. So the turn is finished as the graph's run ends,
-    unless that is interrupted or fails.
+    unless that is interrupted, stops at a breakpoint, or fails.
     """
     graph = _RUNS.outer_graph()
     if graph is None:
         await held.finish(if_done=True)
         return
-    unanswered = _Unanswered(held, asyncio.get_running_loop())
+    configurable, _ = run_config()
+    unanswered = _Unanswered(held, asyncio.get_running_loop(), configurable)
     _RUNS.unanswered.setdefault(graph, []).append(unanswered)
 
 

@@ -15,7 +15,7 @@ from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, Send, interrupt
 from pydantic import BaseModel
 from scripted_agents import ScriptedModel, calls, log_of
 
@@ -92,11 +92,11 @@ def _in_functions(chat: Conversation, asked: list[str]) -> list[Node]:
     return [called(*agent) for agent in _two(chat, asked)]
 
 
-def _graph(nodes: Sequence[Node], saver: Any = None) -> Any:
+def _graph(nodes: Sequence[Node], saver: Any = None, **how: Any) -> Any:
     graph: StateGraph[Any] = StateGraph(MessagesState)
     graph.add_sequence(list(nodes))
     graph.set_entry_point(nodes[0][0])
-    return graph.compile(checkpointer=saver)
+    return graph.compile(checkpointer=saver, **how)
 
 
 async def _ask(graph: Any, chat: Conversation, id_: str = "q1", *, is_sync: bool = False) -> Any:
@@ -448,6 +448,70 @@ async def test_an_interrupted_graph_has_not_finished(chat: Conversation) -> None
     await graph.ainvoke(Command(resume=True), {"configurable": chat.scope})
     assert asked == ["first", "second"]
     assert await _over(chat) == "answered"
+
+
+def _joined(nodes: Sequence[Node], saver: Any) -> Any:
+    """A graph whose last node waits for all others, at a breakpoint before it."""
+    graph: StateGraph[Any] = StateGraph(MessagesState)
+    *before, last = nodes
+    graph.add_node(*last)
+    for name, agent in before:
+        graph.add_node(name, agent).add_edge(START, name)
+    graph.add_edge([name for name, _ in before], last[0])
+    return graph.compile(checkpointer=saver, interrupt_before=[last[0]])
+
+
+def _sent(nodes: Sequence[Node], saver: Any) -> Any:
+    """A graph whose first node sends its state to the second one, at a breakpoint before that."""
+    graph: StateGraph[Any] = StateGraph(MessagesState)
+    first, second = nodes
+    graph.add_node(*first).add_node(*second).add_edge(START, first[0])
+    graph.add_conditional_edges(first[0], lambda state: [Send(second[0], state)], [second[0]])
+    return graph.compile(checkpointer=saver, interrupt_before=[second[0]])
+
+
+BREAKPOINTS: dict[str, Callable[..., Any]] = {
+    "before": lambda nodes, saver: _graph(nodes, saver, interrupt_before=["second"]),
+    "after": lambda nodes, saver: _graph(nodes, saver, interrupt_after=["first"]),
+    "joined": _joined,
+    "sent": _sent,
+}
+
+
+@pytest.mark.parametrize("is_sync", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("at", list(BREAKPOINTS))
+async def test_a_graph_at_a_breakpoint_has_not_finished(
+    chat: Conversation, at: str, is_sync: bool
+) -> None:
+    """A run that stopped at a breakpoint after a structured response goes on: its next agent answers."""
+    asked = list[str]()
+    first = [_structured(chat, "first", asked)]
+    if at == "joined":
+        first.append(("beside", lambda _: {}))
+    graph = BREAKPOINTS[at]([*first, _agent(chat, "second", asked)], InMemorySaver())
+    await _ask(graph, chat, is_sync=is_sync)
+    assert await _over(chat) == ""
+    await _ask_again(graph, chat, is_sync=is_sync)
+    assert asked == ["first", "second"]
+    assert await _over(chat) == "answered"
+
+
+async def _ask_again(graph: Any, chat: Conversation, *, is_sync: bool) -> None:
+    """Resume a graph at a breakpoint."""
+    request = None, {"configurable": chat.scope}
+    await (asyncio.to_thread(graph.invoke, *request) if is_sync else graph.ainvoke(*request))
+
+
+@pytest.mark.parametrize("at", ["before", "sent"])
+async def test_a_graph_that_ended_after_a_breakpoint_has_finished(
+    chat: Conversation, at: str
+) -> None:
+    """The last agent ended with a result, too, and no node is left to run."""
+    nodes = [_structured(chat, name, []) for name in ("first", "second")]
+    graph = BREAKPOINTS[at](nodes, InMemorySaver())
+    await _ask(graph, chat)
+    await _ask_again(graph, chat, is_sync=False)
+    assert await _over(chat) == "finished"
 
 
 async def test_a_graph_that_failed_has_not_finished(chat: Conversation) -> None:
