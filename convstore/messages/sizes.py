@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
-from convstore.messages.media import KINDS, read_media
+from convstore.messages.media import KINDS, block_type, is_media, read_media
 from convstore.messages.reasoning import without_reasoning
-from convstore.messages.tool_calls import arguments_of, calls_in_content, calls_of
+from convstore.messages.tool_calls import arguments_of, called_in, calls_of
 
 _T = TypeVar("_T")
 
@@ -82,7 +82,7 @@ def size_of(message: BaseMessage) -> int:
 
 
 def block_text(block: Any) -> str | None:
-    """Return the text of a content block; None if it is not a text block.
+    """Return the text of a content block, or of a document of plain text with its title; None for any other block.
 
     >>> block_text({"type": "text", "text": "Four."}), block_text("Four."), block_text({"type": "image"})
     ('Four.', 'Four.', None)
@@ -91,19 +91,29 @@ def block_text(block: Any) -> str | None:
         return block
     if (
         isinstance(block, Mapping)
-        and block.get("type") not in KINDS
+        and block_type(block) not in KINDS
         and isinstance(block.get("text"), str)
     ):
         return str(block["text"])
-    return None
+    return _document_text(block)
 
 
-def media_bytes(block: Mapping[str, Any]) -> int:
-    """Return the length of the data in a media block, or of what names it; 0 if nothing is found.
+def _document_text(block: Mapping[str, Any]) -> str | None:
+    source = block.get("source")
+    if not isinstance(source, Mapping) or source.get("type") != "text":
+        return None
+    texts = (block.get("title"), block.get("context"), source.get("data"))
+    return "\n".join(text for text in texts if isinstance(text, str) and text) or None
+
+
+def media_bytes(block: Any) -> int:
+    """Return the length of the data in a media block, or of what names it; 0 without either, and for any other block.
 
     >>> media_bytes({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}})
     4
     """
+    if not is_media(block):
+        return 0
     found = read_media(block)
     held = found.data or found.url or found.file_id
     return len(held) if isinstance(held, bytes) else bytes_of(held)
@@ -113,16 +123,9 @@ def _block_size(block: Any, counted: set[str]) -> int:
     text = block_text(block)
     if text is not None:
         return bytes_of(text)
-    if _id_in(block) in counted:
+    if called_in(block) in counted:
         return 0
-    if block.get("type") in KINDS and (media := media_bytes(block)):
-        return media
-    return bytes_of(json_text(block))
-
-
-def _id_in(block: Any) -> str:
-    """Return the id of the call that a block describes, as `calls_of` reads it; "" for any other block."""
-    return next((id_ for id_, _ in calls_in_content([block])), "")
+    return media_bytes(block) or bytes_of(json_text(block))
 
 
 def packed(items: Iterable[_T], *, limit: int, size: Callable[[_T], int]) -> Iterator[list[_T]]:

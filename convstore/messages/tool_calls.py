@@ -59,6 +59,11 @@ CALL_BLOCKS: Final = {
 LangChain's standard content, OpenAI Responses. Calls that the provider runs itself (`server_tool_use`,
 `mcp_tool_use`, `web_search_call`, ...) have their results in the same message, so they are not listed."""
 
+CALL_FORMS: Final = CALL_BLOCKS | dict.fromkeys(
+    ("input_json_delta", "invalid_tool_call", "tool_call_chunk"), "id"
+)
+"""The same, with the blocks of LangChain that repeat a listed call, or a piece of it."""
+
 
 class Call(NamedTuple):
     """One call of an AI message that needs a result.
@@ -350,10 +355,22 @@ def arguments_of(message: BaseMessage) -> list[Any]:
 def calls_in_content(content: list[str | dict[Any, Any]]) -> Iterator[tuple[str, str]]:
     """Yield id and tool of each content block that describes a call of the client."""
     for block in map(inner_block, content):
-        key = CALL_BLOCKS.get(str(block.get("type")))
-        call_id = block.get(key) if key else None
-        if isinstance(call_id, str) and call_id:
+        if call_id := called_in(block, CALL_BLOCKS):
             yield call_id, str(block.get("name") or "")
+
+
+def called_in(block: Any, forms: Mapping[str, str] = CALL_FORMS) -> str | None:
+    """Return the id of the call that a content block describes or repeats, "" for none; None for any other block.
+
+    >>> called_in({"type": "tool_use", "id": "c1"}), called_in({"type": "tool_use"}), called_in("Hi")
+    ('c1', '', None)
+    """
+    inner = inner_block(block)
+    key = forms.get(str(inner.get("type")))
+    if key is None:
+        return None
+    call_id = inner.get(key)
+    return call_id if isinstance(call_id, str) else ""
 
 
 def inner_block(block: Any) -> Mapping[str, Any]:
@@ -389,8 +406,7 @@ def block_of(message: BaseMessage, call_id: str) -> Mapping[str, Any]:
     """
     content = message.content if isinstance(message.content, list) else ()
     for block in map(inner_block, content):
-        key = CALL_BLOCKS.get(str(block.get("type")))
-        if key and call_id and block.get(key) == call_id:
+        if call_id and called_in(block, CALL_BLOCKS) == call_id:
             return block
     return {}
 

@@ -18,10 +18,10 @@ from convstore.messages.tool_calls import (
     CALL_BLOCKS,
     Call,
     block_of,
+    called_in,
     calls_in_content,
     calls_of,
     fill_slots,
-    inner_block,
     result_ids,
 )
 from convstore.messages.values import is_text
@@ -71,9 +71,7 @@ def _last_call(message: BaseMessage, calls: Sequence[Call]) -> Call | None:
     in_content = dict(calls_in_content(content))
     apart = [call for call in calls if call.id not in in_content]
     if not apart:
-        block = inner_block(content[-1])
-        key = CALL_BLOCKS.get(str(block.get("type")))
-        return _last_with_id(calls, block.get(key) if key else None)
+        return _last_with_id(calls, called_in(content[-1], CALL_BLOCKS))
     # Where valid and invalid calls are mixed, the calls as the API wrote them have the order.
     written = message.additional_kwargs.get("tool_calls")
     if isinstance(written, list) and written and isinstance(written[-1], dict):

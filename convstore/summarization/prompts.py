@@ -14,12 +14,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore.messages.media import KINDS
 from convstore.messages.provenance import kind_of
 from convstore.messages.reasoning import without_reasoning
 from convstore.messages.sizes import block_text, json_text, media_bytes, packed, written_calls
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, approximate_tokens
-from convstore.messages.tool_calls import MISSING_TEXT
+from convstore.messages.tool_calls import MISSING_TEXT, called_in
 
 _T = TypeVar("_T")
 
@@ -279,9 +278,9 @@ def _block(block: Any, call_ids: set[str]) -> str:
     text = block_text(block)
     if text is not None:
         return text
-    if call_ids & {block.get("id"), block.get("call_id")}:
+    if called_in(block) in call_ids:
         return ""  # calls are written by `_elements`
-    if block.get("type") in KINDS and (length := media_bytes(block)):
+    if length := media_bytes(block):
         return f"[{block['type']} of {length} bytes, not shown]"
     return json_text(block)
 

@@ -26,13 +26,10 @@ from convstore.messages.media import (
 )
 from convstore.messages.media_types import true_kind, true_type
 from convstore.messages.reasoning import is_reasoning
-from convstore.messages.tool_calls import CALL_BLOCKS
+from convstore.messages.tool_calls import CALL_FORMS
 from convstore.sources.detection import parse_json
 from convstore.values.json_form import has_few_levels, is_json, valid_text
 
-_CALL_BLOCKS: Final = CALL_BLOCKS | dict.fromkeys(
-    ("input_json_delta", "invalid_tool_call", "tool_call_chunk"), "id"
-)
 _OF_CALLS: Final = frozenset({"args", "custom", "function", "id", "index", "name", "type"})
 _RESIDUE: Final = frozenset({"index", "partial_json"})
 _LISTS: Final = ("content", "summary")
@@ -206,7 +203,7 @@ def part_of(block: Any) -> Part | None:
                 "signature": signature,
             }
         return Block("reasoning", _sendable(block))
-    if key := _CALL_BLOCKS.get(kind):
+    if key := CALL_FORMS.get(kind):
         return Block("call", block, _text(block, key))
     return _media(block) if is_media(block) else _text_or_other(block, kind)
 

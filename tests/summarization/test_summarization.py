@@ -20,6 +20,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 
 from convstore.exceptions import ConvstoreError, MissingExtraError, SummaryError
+from convstore.messages.sizes import size_of
 from convstore.messages.tool_calls import Pairing, pair
 from convstore.summarization import (
     DEFAULT_EXISTING_SUMMARY_PROMPT,
@@ -1167,3 +1168,37 @@ def test_media_are_described_and_every_call_is_named() -> None:
     assert "aGk=aGk=" not in shown
     assert "secret" not in shown
     assert 'calls book({"seat": )' in shown
+
+
+def test_a_document_of_plain_text_is_shown_whole() -> None:
+    """A document whose source is text is no file: the summary would lose its words."""
+    source = {"type": "text", "media_type": "text/plain", "data": "A refund takes 14 days."}
+    document = {"type": "document", "title": "Terms", "context": "As of May", "source": source}
+    [shown] = shown_to(HumanMessage([document, {"type": "text", "text": "When?"}]))
+    assert "Terms\nAs of May\nA refund takes 14 days.\nWhen?" in shown
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "non_standard", "value": {"type": "tool_use", "id": "c1", "name": "look"}},
+        {"type": "non_standard", "value": {"type": "function_call", "id": "fc_1", "call_id": "c1"}},
+        {"type": "tool_call_chunk", "id": "c1", "name": "look", "args": "{}"},
+    ],
+)
+def test_a_call_that_a_block_repeats_is_shown_once(block: Any) -> None:
+    """A block that repeats a listed call is not shown beside it, in LangChain's wrapper neither."""
+    call = {"name": "look", "args": {}, "id": "c1"}
+    [shown] = shown_to(AIMessage(["Wait.", block], tool_calls=[call]))
+    assert "Wait.\ncalls look({})\n" in shown
+    assert shown.count("look") == 1
+
+
+def test_a_call_without_an_id_hides_no_other_block() -> None:
+    """Some servers leave the ids of calls empty: what a hosted tool found is shown all the same, and counted."""
+    call = {"name": "look", "args": {}, "id": ""}
+    found = {"type": "web_search_call", "action": {"query": "tides at Oslo"}}
+    message = AIMessage(["Wait.", found], tool_calls=[call])
+    [shown] = shown_to(message)
+    assert "tides at Oslo" in shown
+    assert size_of(message) > size_of(AIMessage(["Wait."], tool_calls=[call]))
