@@ -37,7 +37,10 @@ class StateKeeper:
     async def update(
         self, scope: Scope, changes: dict[str, Any], revision: int | None, *, conversation: str = ""
     ) -> StateSnapshot:
-        """Set and remove values; see `ApplicationState.update`. A conflict unless the scope has this `conversation`."""
+        """Set and remove values; see `ApplicationState.update`.
+
+        With the id of a `conversation`, it is a conflict if the scope has another one, or none.
+        """
         _check_changes(changes)
         if revision is not None:
             check_number(revision, name="revision", minimum=0, maximum=2**53)
@@ -58,7 +61,10 @@ class StateKeeper:
         return await until_written(write, Outrun)
 
     async def _head(self, scope: Scope, revision: int | None, conversation: str) -> Head:
-        """Return the head; create it only for an update that may be the first one, and for none after a deletion."""
+        """Return the head; create it only for an update that may be the first one.
+
+        So an update after a deletion creates no empty conversation.
+        """
         dates: Any = {"updated_at": self._clock.now(), "written_at": self._clock.undated()}
         if not revision and not conversation:
             return (await self._heads.claim(dict(scope), **dates))[0]

@@ -79,7 +79,10 @@ class Catalog:
         ]
 
     async def first_questions(self, conversation_ids: Sequence[str]) -> dict[str, str]:
-        """Return the beginning of each conversation's first question, by id; damaged ones are left out. One command."""
+        """Return the beginning of the first question of each conversation, by its id. At most one command.
+
+        A damaged one is left out, since it must not hide the others.
+        """
         found = await self._heads.first_questions(conversation_ids) if conversation_ids else {}
         questions = dict[str, str]()
         for id_, message in found.items():

@@ -100,7 +100,10 @@ class Retention:
         dry_run: bool,
         progress: Progress,
     ) -> ErasureReceipt:
-        """Delete conversations with scope values, all without any, or others; see `ConversationStore.erase`."""
+        """Delete all conversations with these scope values, or those chosen otherwise; see `ConversationStore.erase`.
+
+        Without scope values these are all conversations, the lost ones included.
+        """
         if conversation:
             return await self._erase_one(conversation, dry_run=dry_run)
         if lost:
@@ -125,7 +128,10 @@ class Retention:
     async def _erase_lost(
         self, receipt: ErasureReceipt, *, is_rest: bool = False, dry_run: bool, progress: Progress
     ) -> ErasureReceipt:
-        """Delete what no scope leads to; count what heads lead to only if this is no `is_rest` of an erasure."""
+        """Delete what no scope leads to: logs without a head, and heads that do not lead to a log.
+
+        What the heads lead to is in the receipt already if this `is_rest` of an erasure of everything.
+        """
         async with aclosing(self.inspection.lost_logs()) as conversations:
             async for conversation in conversations:
                 ended = await self._end_lost(conversation, is_rest=is_rest, dry_run=dry_run)
@@ -238,7 +244,10 @@ class Retention:
             ) from None
 
     async def _is_idle(self, head: Head, before: datetime) -> bool:
-        """Return True if a log was not written to since a date; a killed writer's head may lack its last append."""
+        """Return True if a log was not written to since a date.
+
+        The head does not tell it: that of a killed writer may lack its last append.
+        """
         if not head.conversation:
             return False
         last_date = await self.reader.log.last_date(head.conversation)
@@ -339,7 +348,10 @@ class Retention:
     async def _finish(
         self, marked: Sequence[str], *, dry_run: bool, is_alone: bool = False
     ) -> ErasureReceipt:
-        """Finish interrupted deletions of conversations without a head, or only count what they left."""
+        """Finish interrupted deletions of conversations that have a tombstone, or only count what they left.
+
+        A conversation that still has its head is counted by that.
+        """
         is_ended = self.tombstones.has_ended if dry_run else self.tombstones.is_ended
         receipt = _EMPTY_RECEIPT
         for conversation in marked:

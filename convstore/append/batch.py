@@ -215,9 +215,11 @@ def prepare(
     judge: FailureJudge | None = None,
     condition: Condition = ANYWHERE,
 ) -> Batch:
-    """Encode, count and compress a batch; each message has an id.
+    """Encode, count and compress the messages and items of a batch; each message has an id already.
 
-    An InvalidInputError says that an extractor failed, an UnencodableError that a value cannot be encoded.
+    Raises:
+        InvalidInputError: An extractor failed.
+        UnencodableError: The codec cannot encode the type of a value, unless the options omit it.
     """
     omits = options.on_unencodable == "omit"
     prepared = list[Prepared]()
@@ -446,7 +448,10 @@ class _Preparation:
     def _stored(
         self, encoded: EncodedMessage, payload: str, plain: EncodedMessage
     ) -> tuple[PayloadRef | None, tuple[Chunk, ...]]:
-        """Return location and chunks of a payload: the message's parts as encoded in `plain`, then its sources."""
+        """Return location and chunks of a payload: the message's parts as they are encoded, then its sources.
+
+        `plain` is the message as it is encoded whatever the batch.
+        """
         if not payload:
             return None, ()
         own = len(encoded.payload)
@@ -483,9 +488,13 @@ class Written(NamedTuple):
 
 
 class BatchLookup(NamedTuple):
-    """The part of a batch that the log has: messages still to be written, others by id, and questions that it names.
+    """The part of a batch that the log has.
 
-    `renumbered` has the old and new numbers of the sources of stored messages.
+    Attributes:
+        new: The messages that are still to be written.
+        stored: Ordinals of the others, by id.
+        renumbered: Old and new numbers of their sources, by message id.
+        questions: Ordinals of the questions that the batch and its facts name, by their ids.
     """
 
     new: Batch

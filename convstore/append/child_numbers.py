@@ -26,7 +26,14 @@ Write: TypeAlias = Callable[
 
 
 class ChildNumbers:
-    """Reserves and claims numbers for the sources of children; `write` is the writer's, which calls back."""
+    """Reserves and claims numbers for the sources of children.
+
+    Args:
+        reader: Reads the logs.
+        pools: The numbers that are reserved for children.
+        write: Writes a batch to the conversation of a scope; the writer's, which numbers the sources of its batches
+            here.
+    """
 
     def __init__(self, reader: LogReader, pools: NumberPools, write: Write) -> None:
         self._reader = reader
@@ -121,7 +128,11 @@ class ChildNumbers:
     def _check_root(
         self, child: CachedConversation, root: CachedConversation | None
     ) -> CachedConversation:
-        """Return the conversation that a child is filed under; Replaced if a deletion ended that."""
+        """Return the conversation that a child is filed under.
+
+        Raises:
+            Replaced: It is another one, because this worker has not learnt of a deletion for both of them.
+        """
         if root is not None and first_id(root.conversation) == root_id(child.conversation):
             return root
         if root is not None:

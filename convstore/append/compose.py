@@ -167,7 +167,13 @@ def _added_to(batch: Batch, prepared: Prepared) -> str:
 
 @dataclass(slots=True)
 class _Numbering:
-    """Numbers of a batch's sources: those in use, those reserved, and the highest one that was kept."""
+    """The numbers of the sources of a batch.
+
+    Attributes:
+        in_use: Numbers that no other source may get.
+        reserved: Numbers for sources without one that do not come from the log.
+        highest: The highest number that a source came with and keeps, 0 for none.
+    """
 
     in_use: set[int]
     reserved: Iterator[int]
@@ -203,7 +209,10 @@ def _number(
 def _set_place(
     prepared: Prepared, batch: Batch, ordinal: int, followed: Followed, *, added_to: str
 ) -> None:
-    """Set the fields of a message that depend on its place in the log; a tool added it to the result `added_to`."""
+    """Set the fields of a prepared message that depend on its position in the log, whatever it was composed for before.
+
+    `added_to` is the `result_id` of the call to whose result a tool added it, "" for any other message.
+    """
     message = prepared.stored
     message.ordinal = ordinal
     message.turn = followed.turn

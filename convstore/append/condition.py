@@ -45,14 +45,24 @@ class Condition:
         return self.after is None or self.after == tail.messages
 
     def check(self, tail: Totals) -> None:
-        """Raise TailMoved if the log ends with another tail, a ConflictError if the turn is over."""
+        """Raise an error if nothing may be written after a tail.
+
+        Raises:
+            TailMoved: The log ends with something else.
+            ConflictError: The turn is over.
+        """
         if not self.follows(tail):
             raise TailMoved(tail.messages)
         if self.refusal is not None:
             raise self.refusal
 
     def check_ids(self, found: Collection[str], tail: Totals) -> None:
-        """Raise TailMoved or IdsTaken if the log has ids of the batch that it should not have."""
+        """Raise an error if the log has ids of the batch that it should not have.
+
+        Raises:
+            TailMoved: They may stand after the tail that the batch was made for.
+            IdsTaken: They are those of other messages.
+        """
         if self.known is None or self.known.issuperset(found):
             return
         if not self.follows(tail):

@@ -147,7 +147,10 @@ def _foreign_class(message: BaseMessage) -> str:
 
 
 def check_blocks(content: Sequence[Any], *, index: int) -> None:
-    """Raise `InvalidMessageError` unless a content list has texts and typed blocks only; a text block has a text."""
+    """Raise `InvalidMessageError` unless a list of content has texts and blocks only, whose types are texts.
+
+    The text of a block of text cannot be None: no provider takes it.
+    """
     for position, block in enumerate(content):
         if type(block) is dict:
             if type(block.get("type")) not in _TEXT_OR_NONE:

@@ -178,7 +178,11 @@ def _from_blocks(value: Mapping[str, Any], content: list[Any], *, index: int) ->
 
 
 def _from_response(value: Mapping[str, Any], whole: str, *, index: int) -> _Fields:
-    """Return the answer of OpenAI's APIs in chat format with usage and model; an UnfinishedReplyError if unfinished."""
+    """Return the answer in a `ChatCompletion` or `Response`, in OpenAI's chat format with usage and model.
+
+    Raises:
+        UnfinishedReplyError: It failed, was cancelled or is still being made.
+    """
     key = _WHOLE[whole]
     check_type(value.get(key), list, field=key, index=index)
     found = dict(value)
@@ -309,7 +313,10 @@ def _from_items_or_langchain(value: Mapping[str, Any], kind: str, *, index: int)
 
 
 def _results(value: Mapping[str, Any], content: list[Any], *, index: int) -> Iterator[_Fields]:
-    """Return the results in a user message of Anthropic's API, then its other content, which keeps the dict's id."""
+    """Return the results in a user message of Anthropic's API, then its other content.
+
+    The last message has the dict's id; those before it get ids derived from that.
+    """
     rest = [block for block in content if block_type(block) != "tool_result"]
     blocks = [
         (position, block)

@@ -124,7 +124,11 @@ def prepare_items(
     omitted: list[str] | None,
     minimum: int,
 ) -> tuple[PreparedItem, ...]:
-    """Encode items, long ones as chunks; an UnencodableError for an unknown type, unless `omitted` takes its path."""
+    """Encode items, those of at least `minimum` characters as chunks with these numbers; see `batch.prepare`.
+
+    Raises:
+        UnencodableError: The codec cannot encode the type of a value, unless `omitted` takes its path.
+    """
     prepared = list[PreparedItem]()
     for index, (item, position) in enumerate(items):
         id_ = str(item.id)
@@ -145,7 +149,11 @@ def prepare_items(
 
 
 async def stored_items(log: Log, conversation: str, items: Sequence[PreparedItem]) -> set[str]:
-    """Return the ids of items that the log has; a ContentConflictError if one differs. No command without items."""
+    """Return the ids of items that the log has. No command without items.
+
+    Raises:
+        ContentConflictError: One of them has other data, or another kind.
+    """
     given = {item.stored.id: item.stored.digest for item in items}
     rows = item_rows(await log.entries_with_items(conversation, given)) if given else []
     if conflict := next(

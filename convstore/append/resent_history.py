@@ -96,7 +96,13 @@ class Decision:
 
 
 class _End(NamedTuple):
-    """The end of a log that was read: its active messages, the log if there is one, and the first entry's number."""
+    """The part of a conversation's log, from its end, that was read.
+
+    Attributes:
+        active: The active messages, in order.
+        log: The log, if there is one.
+        start: The number of the first entry read; 1 if all was read.
+    """
 
     active: Sequence[EntryMessage] = ()
     log: Snapshot | None = None
@@ -178,7 +184,10 @@ class Resender:
     async def decide(
         self, scope: Scope, sent: Sequence[SentMessage], trust: Trust, *, compares: bool = True
     ) -> Decision:
-        """Find the part of a history that the log has; refuse one that differs. Without `compares` all of it is new."""
+        """Find the part of a history that the log has; writes nothing, and refuses a history that differs.
+
+        Without `compares` nothing is known, so that its questions are new.
+        """
         messages = [item.message for item in sent]
         batch = await run_in_thread_if_long(
             lambda: [comparable(message, self._codec) for message in messages],

@@ -206,7 +206,10 @@ class Rewinder:
     async def point(
         self, cached: CachedConversation, ordinal: int, rewinds: Rewinds, *, is_after: bool = False
     ) -> tuple[int, Totals]:
-        """Return the first entry with only messages after a place, and the totals of the log there."""
+        """Return the first entry with only messages after a place, and the totals of the log there.
+
+        The place is before an active message, or after it.
+        """
         found = await self._log.entries_around(cached.conversation, before=ordinal + 1, limit=1)
         if not found:
             raise CorruptDocumentError(cached.conversation, f"message {ordinal} is missing")
@@ -248,7 +251,10 @@ class Rewinder:
         )
 
     async def fresh_tail(self, cached: CachedConversation) -> Totals:
-        """Return the totals of the log as it is stored, as a backup may have been restored. One command."""
+        """Return the totals of the log as it is stored, whatever is cached: a backup may have been restored.
+
+        One command.
+        """
         tail, cached.may_have_summaries = await self._states.last_totals(cached.conversation)
         return tail
 
@@ -267,7 +273,9 @@ class Rewinder:
     ) -> tuple[Totals, Totals]:
         """Append the change that `plan` returns for a fresh log; return totals before and after.
 
-        TailMoved says that the condition does not hold. After a StoreUnavailableError the entry may be written.
+        Raises:
+            TailMoved: The log ends with something else than the condition says.
+            StoreUnavailableError: The call timed out; the entry may or may not be written.
         """
         async with append_timeout(), cached.lock, self._reader.reading(cached):
             try:

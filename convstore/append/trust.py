@@ -25,7 +25,11 @@ _MARKS = frozenset({MARK, "lc_source"})
 
 
 def read_sent(messages: Sequence[BaseMessage], trust: Trust) -> list[SentMessage]:
-    """Return a client's messages, each block that a person did not write on its own; InvalidMessageError if invalid."""
+    """Return a client's messages; each block that a person did not write becomes its own message.
+
+    Raises:
+        InvalidMessageError: A message or a block cannot be stored.
+    """
     sent: list[SentMessage] = []
     for index, origin in enumerate(messages):
         check_fields(origin, index=index)
@@ -78,7 +82,10 @@ def _cleaned(message: BaseMessage, **update: Any) -> BaseMessage:
 def taken_from(
     sent: Sequence[SentMessage], match: Match, calls: Sequence[OpenCall], trust: Trust
 ) -> dict[int, BaseMessage]:
-    """Return the messages of a history that are written, by index; a result needs an open call of a client's tool."""
+    """Return the messages of a history that are written, by index.
+
+    A result needs an open call. If several open calls have its id, all of them must go to tools of the client.
+    """
     if trust.is_all:
         return {index: item.message for index, item in enumerate(sent) if index >= match.known}
     taken = dict[int, BaseMessage]()

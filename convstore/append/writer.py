@@ -125,7 +125,11 @@ class Writer:
     async def reserve(
         self, scope: Scope, number: int, *, after: Totals | None = None
     ) -> tuple[range, Totals]:
-        """Reserve source ids; return the totals of the log. TailMoved if it ends with something else than `after`."""
+        """Reserve source ids, and return the totals of the log; see `Conversation.reserve_source_ids`.
+
+        Raises:
+            TailMoved: The log ends with something else than `after`.
+        """
         batch = Batch((), self._codec, self._counter, condition=Condition(after), reserve=number)
         *_, tail = await self._write(scope, batch)
         return _last_numbers(tail, number), tail
@@ -352,7 +356,10 @@ class Writer:
     async def _refuse_changed(
         self, cached: CachedConversation, batch: Batch, found: Mapping[str, StoredMessageRow]
     ) -> None:
-        """Raise an error if the log has other content under an id, in another form than clients are shown."""
+        """Raise an error if the log has other content under an id of the batch.
+
+        A message in the form in which clients are shown the stored one, or a checkpoint keeps it, is not other content.
+        """
         for prepared in batch.prepared:
             new = prepared.stored
             row = found.get(prepared.stored.id)
@@ -410,9 +417,12 @@ class Writer:
     async def _numbered(
         self, cached: CachedConversation, new: Batch, tail: Totals
     ) -> tuple[Batch, frozenset[int]]:
-        """Return a child's batch with numbers for its sources, and the tools' numbers that are taken.
+        """Return a batch with numbers for its sources if it is a child's, and the numbers of the tools that are taken.
 
-        A SourceIdClashError if the batch keeps a number that is taken.
+        An index keeps the numbers of tools apart, but not from those that the store gave.
+
+        Raises:
+            SourceIdClashError: A number is taken, and the batch keeps its own.
         """
         is_child = bool(parent_id(cached.conversation))
         while True:
@@ -471,7 +481,11 @@ class Writer:
     async def _check_continues(
         self, cached: CachedConversation, tail: Totals, last: Totals
     ) -> None:
-        """Raise Replaced if the log, whose last entry was just read, does not continue the cached tail."""
+        """Check that the log continues the cached tail, given the last entry just read.
+
+        Raises:
+            Replaced: The log is shorter, or has another entry at the number of the tail.
+        """
         if last.entries > tail.entries or (last.entries, last.link) == (tail.entries, tail.link):
             return
         head = await self._heads.find(dict(cached.scope))

@@ -19,6 +19,7 @@ def main() -> None:
     """Run the command that the process's arguments name; ends the process.
 
     Exit code 0 is success, 1 failure, 2 an invalid command line, 3 damage found by ``doctor`` or left by ``erase``.
+    Without the extra ``cli``, one line on stderr says how to install it.
     """
     try:
         from convstore.cli.commands import app  # noqa: PLC0415 - an extra

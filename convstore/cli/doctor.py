@@ -102,7 +102,11 @@ async def doctor_command(
 
 
 async def _check_set_up(store: ConversationStore, chosen: dict[str, str]) -> None:
-    """Raise NotSetUpError for a database without a trace of a store, so that a mistyped name is no list of findings."""
+    """Refuse a database that was never set up, so that a mistyped name is no list of findings, and nothing is created.
+
+    Raises:
+        NotSetUpError: The database has no migration, no collection and no index of a store.
+    """
     if any(step.is_applied for step in await store.migrations()):
         return
     report = await store.verify(repair=False, progress=None, **chosen)

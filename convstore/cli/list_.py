@@ -123,7 +123,15 @@ def _other_keys(store: ConversationStore, chosen: Mapping[str, str]) -> list[str
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A conversation in a list: its row's number and its place below, title or first question, and costs."""
+    """A conversation in a list.
+
+    Attributes:
+        number: Number of its row, or of its caller's.
+        below: Its place below the row, from 1; 0 for the row itself.
+        row: The conversation and its end.
+        title: Its title, or else its first question.
+        costs: What it cost, if prices are given.
+    """
 
     number: int
     below: int

@@ -58,7 +58,11 @@ class Answer(NamedTuple):
 def answer(
     work: Coroutine[Any, Any, Answer | None], *, as_document: bool, database: str = ""
 ) -> None:
-    """Run the work of a command and print its answer, a long one in a pager; an error becomes one line on stderr."""
+    """Run the work of a command and print its answer; a long one in a pager, if it is longer than the terminal.
+
+    A line on stderr names the database, if one is given. A `ConvstoreError` becomes one line on stderr, a document
+    too, and exit code 1.
+    """
     answers: list[Answer | None] = []
 
     async def keep_answer() -> None:

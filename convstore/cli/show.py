@@ -180,7 +180,12 @@ async def _log_answer(
 
 
 async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
-    """Return the stamp that a text is, or that the message has which it names; else the message. Raises for neither."""
+    """Return the stamp that a text is, or that the message has which it names; else the message.
+
+    Raises:
+        InvalidInputError: The text begins like a stamp but is invalid, or the log ends before the message.
+        UnknownMessageError: There is no such message.
+    """
     if text.startswith("{"):
         return _read_stamp(text)
     ordinal = int(text) if text.isdecimal() else 0
@@ -325,7 +330,10 @@ def _print_message(
     annotations: Mapping[str, Any] = _NONE,
     stub: str = "stub",
 ) -> None:
-    """Print a message: a heading with position, type, tool and id, then text, calls and annotations."""
+    """Print a message: a heading with its position, type, tool and id, then its text, calls and annotations.
+
+    `stub` are the words for a stub.
+    """
     words = [position, role_of(message.type), message.name, message.id]
     if is_failed:
         words.append("failed")

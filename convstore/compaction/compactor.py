@@ -160,7 +160,10 @@ class Compactor:
         return await self._make(plan, owner)
 
     async def _end(self, cached: CachedConversation) -> tuple[LogEnd, Snapshot]:
-        """Return the end of the log, with the longest summary that fits as the current one."""
+        """Return the end of the log, with the longest summary that fits as the current one.
+
+        A rewind may have left another one: its process was killed, or it began before the log had summaries.
+        """
         end, log = await self._read_end(cached)
         if end.state.summary is None or log.fits(end.state.summary):
             return end, log

@@ -49,8 +49,11 @@ def _preferred_cut(
 ) -> int:
     """Return the last cut that keeps as many turns as the rule says, or a later one that leaves less than its room.
 
-    `cuts` are indexes in the rows, each with the number of turns after it; `sizes` are the tokens before each row, and
-    those of all rows.
+    Args:
+        cuts: Indexes in the rows, each with the number of turns after it.
+        sizes: Tokens before each row, and those of all rows.
+        rule: The rule.
+        is_open: True if the last turn is in progress, which is kept, too.
     """
     room = rule.trigger // 2
     kept = rule.keep_last_turns + is_open
@@ -64,7 +67,10 @@ def _preferred_cut(
 
 
 def replacement_cuts(rows: Sequence[Row]) -> list[int]:
-    """Return where messages may replace others: not in a turn in progress whose question has a payload."""
+    """Return where messages may replace others: not inside a turn in progress whose question has a payload.
+
+    The payload stays in the log, and the question is shown whole while its turn continues.
+    """
     cuts = [cut for cut, _ in _clean_cuts(rows)]
     last_question = turn_begins(rows)[-1] if rows else 0
     is_kept = (
@@ -103,7 +109,12 @@ def _clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
 
 @dataclass(slots=True)
 class _PendingCalls:
-    """Calls whose results may be missing, by turn, and the number of replies since the first of them."""
+    """Calls whose results may be missing, of one turn or of several that interleave.
+
+    Attributes:
+        turns: The messages of each turn since the first of the calls.
+        rounds: Number of replies since then.
+    """
 
     turns: dict[int, LoggedTurn] = field(default_factory=dict)
     rounds: int = 0

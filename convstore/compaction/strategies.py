@@ -251,7 +251,11 @@ class _ChainInput:
 def as_strategy(
     given: SummarizerLike | ChainSummarizer, *, budget: int | None
 ) -> CompactionStrategy:
-    """Return the strategy for any summarizer; an InvalidInputError if its trigger is not below the budget."""
+    """Return the strategy for a summarizer of any kind, under the budget of the store's policy.
+
+    Raises:
+        InvalidInputError: It is no summarizer, or its trigger is not below the budget.
+    """
     if isinstance(given, ChainSummarizer):
         return _ChainStrategy(given, budget)
     return _RunningStrategy(as_summarizer(given), budget)

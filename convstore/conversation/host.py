@@ -115,7 +115,12 @@ class Host:
     ) -> _Result:
         """Run work on a twin of the store with its own event loop and client, and wait for the result.
 
-        If the client belongs to the caller, a SyncUnsupportedError suggests the async call `instead`.
+        Args:
+            work: Coroutine function that takes the twin, a store.
+            instead: The async call to suggest in the error.
+
+        Raises:
+            SyncUnsupportedError: The client belongs to the caller and its event loop.
         """
         self.check_open()
         if self.twin is None:
@@ -132,7 +137,10 @@ class Host:
         return found.conversation if found else ""
 
     async def titled(self, conversations: Sequence[_Named]) -> list[_Named]:
-        """Return conversations in which the first question, perhaps a rewound one, stands for a missing title."""
+        """Return conversations in which the first question stands for a missing title. At most one command.
+
+        The question may have been rewound since. A conversation that begins with an answer has no question.
+        """
         nameless = [info.conversation_id for info in conversations if not info.title]
         questions = await (await self.services()).catalog.first_questions(nameless)
         found = list[_Named]()

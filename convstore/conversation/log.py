@@ -106,7 +106,13 @@ class ConversationLog:
             yield item
 
     async def skim(self) -> AsyncGenerator[StoredMessage, None]:
-        """Iterate over calls, results and rewound answers without their other columns; no large result is read."""
+        """Iterate over calls, results and rewound answers as `list_messages` shows them, without their other columns.
+
+        Large results are not read. About four commands, and one more for each hundred entries.
+
+        Raises:
+            ConversationDeletedError: The conversation was deleted meanwhile.
+        """
         services, cached = await self._found()
         reader = services.reader
         async with reader.reading(cached):
@@ -136,7 +142,11 @@ class ConversationLog:
                     )
 
     async def rewound(self, snapshot: Totals) -> Sequence[Pair]:
-        """Return the ranges of messages that are rewound as of an entry, whose totals are given."""
+        """Return the ranges of messages that are rewound as of an entry, whose totals are given.
+
+        Raises:
+            ConversationDeletedError: The conversation was deleted meanwhile.
+        """
         services, cached = await self._found()
         async with services.reader.reading(cached):
             log = await services.reader.snapshot(cached, snapshot)
@@ -160,7 +170,11 @@ class ConversationLog:
         return changes.found
 
     async def make_change(self, change: LogChange) -> None:
-        """Make a change of an archive that came without messages; TailMoved if another writer appended."""
+        """Make a change of an archive that came without messages.
+
+        Raises:
+            TailMoved: Another writer appended meanwhile.
+        """
         services = await self._services()
         condition = Condition(self._end)
         if change.is_fact:

@@ -94,10 +94,16 @@ class ResultNumbering:
         tools: Mapping[str, str],
         may_be_logged: bool = False,
     ) -> dict[int, ToolMessage]:
-        """Return the results that get numbers, by the id of the object that each replaces. One command each.
+        """Return the results that get numbers, by the id of the object that each replaces.
 
-        No model has seen them. `tools` names tools by the ids of their calls. With `may_be_logged` the numbers that the
-        log has of them are taken, by one command more.
+        One command for each of them, none if there are none.
+
+        Args:
+            chat: The conversation.
+            results: Results that no model has seen.
+            tools: Names of tools by the ids of their calls, for results that do not name their tool.
+            may_be_logged: True if the log may have the results already, with their numbers, which are taken then. One
+                command more.
         """
         numbered = dict[int, ToolMessage]()
         wanted = list[tuple[ToolMessage, Unnumbered]]()

@@ -22,7 +22,13 @@ _UNATTENDED_SECONDS = 900.0
 
 
 class RunTurn:
-    """A turn that a run holds, with the conversation and the event loop that took it."""
+    """A turn that a run holds.
+
+    Attributes:
+        held: The turn.
+        chat: The conversation.
+        loop: The event loop that took it.
+    """
 
     def __init__(
         self, chat: Any, session: TurnSession, held: HeldTurn, is_at_work: Callable[[], bool]

@@ -41,7 +41,11 @@ from convstore.values.turns import Pause, TurnCall
 
 
 class TurnAccess:
-    """Finds the turns that a caller holds in a conversation, and writes to them."""
+    """Finds the turns that a caller holds, and writes to them.
+
+    Attributes:
+        chat: The conversation.
+    """
 
     def __init__(self, chat: Conversation) -> None:
         self.chat = chat
@@ -56,7 +60,10 @@ class TurnAccess:
 
     @staticmethod
     def innermost() -> HeldTurn | None:
-        """Return the turn that was entered last and not left; None without one, and for the source of its stream."""
+        """Return the turn that was entered last and not left; None without one, and for the source of its stream.
+
+        A session's stream hears its source itself.
+        """
         entered = [held for _, held in all_turns() if held.is_entered]
         return entered[-1] if entered and not is_streaming() else None
 
@@ -64,7 +71,10 @@ class TurnAccess:
         return await host_of(self.chat).services()
 
     def held(self, *turn_ids: str | None) -> HeldTurn | None:
-        """Return the turn that this context has entered, or its run holds; None if it is another one."""
+        """Return the turn that this context has entered, or its run holds.
+
+        None without one, and if it is another one than these.
+        """
         return entered_turn(self.chat, *turn_ids)
 
     def entered(self) -> HeldTurn | None:
@@ -112,7 +122,11 @@ class TurnAccess:
     async def append_run(
         self, messages: Sequence[BaseMessage], *, stamp: ViewStamp | None = None
     ) -> Receipt:
-        """Append what a run was asked and said, at its end; a TurnClosedError if the log has an answer."""
+        """Append what a run was asked and said, for a framework that stores a run at its end.
+
+        Raises:
+            TurnClosedError: The log has an answer to the run's question. Nothing was written.
+        """
         whole = normalize_messages(messages)
         options = AppendOptions(stamp=stamp)
         writer = (await self._services()).writer
@@ -148,7 +162,10 @@ class TurnAccess:
         return None
 
     async def paused_calls(self, turn_id: str) -> list[tuple[TurnCall, Pause]]:
-        """Return the calls that an agent's interrupt is about, as they were decided, in order."""
+        """Return the calls that an agent's interrupt is about, as they were decided, in order.
+
+        Two or three commands.
+        """
         if held := self.held(turn_id):
             return held.record.paused
         return await (await self._services()).decisions.find_paused(self._scope, turn_id)

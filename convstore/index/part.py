@@ -118,7 +118,15 @@ class IndexBuilder:
     def _add_text(
         self, index: int, text: Text, shown: str, postings: _Postings, begin: int
     ) -> Steps[None]:
-        """Add the windows of a text, the `index`-th of its message, of which the part `shown` is searched."""
+        """Add the windows of a text.
+
+        Args:
+            index: Its position among the texts of its message.
+            text: The text.
+            shown: The part of it that is searched, with spaces for the rest.
+            postings: Those of its language.
+            begin: Number of the first window of its message.
+        """
         if text.is_rest and shown.isspace():
             return
         label = text.label

@@ -213,9 +213,14 @@ def _add_word(
     weight: float,
     average: float,
 ) -> dict[int, float]:
-    """Add a word to the windows' scores, by BM25, and return its best score in each message.
+    """Add a word to the scores of its windows, by BM25; return its best score in each message.
 
-    `terms` are its forms in each part; a rarer word has a higher weight.
+    Args:
+        log: The parts.
+        scores: Those of the windows, by part.
+        terms: The forms of the word in each part.
+        weight: Its weight, which is higher for a rarer word.
+        average: Average length of a window.
     """
     factor = weight * (_SATURATION + 1)
     base = _SATURATION * (1 - _LENGTH_WEIGHT)

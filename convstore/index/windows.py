@@ -33,7 +33,14 @@ class Window(NamedTuple):
 
 
 class Windows:
-    """Windows in order, numbered from 0; arrays give the garbage collector nothing to do."""
+    """Windows in order, numbered from 0; arrays give the garbage collector nothing to do.
+
+    Attributes:
+        message_of: The index of the message of each window.
+        text_of: The index of its text among those of its message.
+        source_of: Its source, 0 for none.
+        lengths: Its number of terms.
+    """
 
     def __init__(self, data: bytes = b"") -> None:
         numbers = numbers_in(data, "q")

@@ -14,10 +14,11 @@ from convstore.values.ranges import has
 
 @dataclass(slots=True)
 class ActiveTotals:
-    """The totals of one conversation's active messages, counted entry by entry; 48 bytes for each message.
+    """The totals of the active messages of one conversation, counted entry by entry; it keeps 48 bytes of each message.
 
-    `messages` are the active messages as of the last rewind entry that could be read, `problems` those of the entry
-    added last.
+    Attributes:
+        messages: The active messages as of the last rewind entry that could be read.
+        problems: Problems of the entry added last, if it is a rewind entry.
     """
 
     messages: Rewinds = NO_REWINDS
@@ -82,7 +83,10 @@ class ActiveTotals:
         return 0
 
     def counts(self, through: int, rewound: Iterable[tuple[int, int]]) -> dict[str, Any]:
-        """Return the counts of the messages up to an ordinal, or the last one, that are not in rewound ranges."""
+        """Return the counts of the messages up to an ordinal that are not in rewound ranges.
+
+        A damaged entry may name an ordinal that no message has: then up to the last one.
+        """
         through = min(through, len(self._sums["active"]) - 1)
         found = {name: sums[through] for name, sums in self._sums.items()}
         for first, last in rewound:

@@ -26,7 +26,12 @@ from convstore.values.stamps import ViewStamp
 
 @dataclass(slots=True)
 class Assignment:
-    """Gives the messages of an entry their turns, in order. `turn` is the newest question so far."""
+    """Gives the messages of an entry their turns, in order.
+
+    Attributes:
+        turn: Ordinal of the newest question so far, 0 without one.
+        over: Why that turn is over, "" if it is in progress.
+    """
 
     turn: int
     over: Over

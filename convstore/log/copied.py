@@ -143,7 +143,10 @@ class LogCopy:
         return entry.totals.link in self._links and not entry.has_only_items
 
     def follow(self, entry: Entry, payloads: Mapping[str, str]) -> Entry | None:
-        """Return the entry that adds what the copy lacks of one of the log, None if it lacks nothing."""
+        """Return the entry that adds an entry of the log, without messages and items that the copy has.
+
+        None if the copy has all of it. `payloads` are those of its messages that can be read, by message id.
+        """
         kept = self._place(entry)
         if entry.messages and not kept:
             return None

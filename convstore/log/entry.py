@@ -264,7 +264,10 @@ class Preview(NamedTuple):
 
 
 class StampedCall(NamedTuple):
-    """The last call of a model whose answer has a stamp: the answer's ordinal, tokens, budget (0 for none)."""
+    """The last call of a model whose answer has a stamp: the answer's ordinal, the call's tokens and its budget.
+
+    The budget is 0 for no limit.
+    """
 
     ordinal: int
     tokens: int
@@ -349,7 +352,10 @@ class Totals:
 
     @property
     def has_variant(self) -> bool:
-        """True if another answer or question at the newest question, or before it, may not be shown yet."""
+        """True if another answer, or another question, may not be shown yet, at the newest question or one before it.
+
+        Also after a rewind to an earlier question: the answer may be to that one.
+        """
         return 0 < self.turn <= self.branched
 
     @property

@@ -23,7 +23,11 @@ from convstore.sources.shortening import SHORTENED, without_media
 
 
 def recount(entries: Sequence[Entry], *, codec: Codec, counter: NamedCounter) -> list[Entry]:
-    """Return entries with message sizes by `counter`; a ValueError names a damaged message."""
+    """Return the entries with message sizes by `counter`; entries that it counted already are unchanged.
+
+    Raises:
+        ValueError: A stored message is damaged; the text names it.
+    """
     return [
         entry if entry.totals.counter == counter.name else _recounted(entry, codec, counter)
         for entry in entries

@@ -68,7 +68,11 @@ class Rewinds:
     whole: Rewinds | None = None
 
     def after(self, entry: Entry) -> Rewinds:
-        """Return the active messages as of a rewind entry; a ValueError if it does not continue these."""
+        """Return the active messages as of a rewind entry.
+
+        Raises:
+            ValueError: The entry continues another whole list, or its ranges are wrong.
+        """
         totals = entry.totals
         change = REWOUND.of(entry)
         if change is None:
@@ -184,7 +188,10 @@ class Rewinds:
         return found
 
     def event_of(self, entry: Entry) -> TurnEvent | None:
-        """Return what an entry records of a turn that is shown; decisions about calls also of a rewound one."""
+        """Return what an entry records of a turn that is shown.
+
+        An end of a turn, and an answer in the place of another, count until they are rewound; a decision stays.
+        """
         event = shown_event(entry)
         if event is None or event.is_of_call or not (event.over or event.variant):
             return event
@@ -209,7 +216,10 @@ class Rewinds:
         return tuple((range_.first, min(range_.last, last)) for range_ in self.through(last))
 
     def of(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Return entries, their totals and ends of turns, as if their rewound messages had never been appended."""
+        """Return entries as if their rewound messages had never been appended; their totals are those of the others.
+
+        So are ends of turns that were rewound; an entry of a variant keeps its event.
+        """
         is_whole = not self.ranges and not any(entry.facts for entry in entries)
         return entries if is_whole else [self._shown(entry) for entry in entries]
 

@@ -46,10 +46,15 @@ class Row(NamedTuple):
 def rows_of(
     entries: Sequence[Entry], summary: SummaryRecord | None = None, *, through: int | None = None
 ) -> list[Row]:
-    """Return the messages of successive entries, active ones only, as rows; without those that a summary covers.
+    """Return the messages of successive entries as rows.
 
-    The entries must reach the end of the log, or begin where the rows begin. Places, sizes and turns are counted from
-    the end of the summary. `through` are the view tokens up to the last entry, if not those in its totals.
+    Messages covered by a summary are left out; places, sizes and turns are then counted from its end.
+
+    Args:
+        entries: Entries in order, with active messages only. They must reach the end of the log, or begin where the
+            rows begin.
+        summary: The current summary.
+        through: View tokens of the log up to the last entry, if not those in its totals.
     """
     last = summary.last if summary else 0
     covered, turns = (summary.active, summary.turns) if summary else (0, 0)
@@ -120,9 +125,9 @@ def open_turn(rows: Sequence[Row]) -> str:
 
 
 def is_named(type_: str, view_tokens: int, tool: str) -> bool:
-    """Return True for a tool result, and a human or AI message of at least a thousand tokens as it was stored.
+    """Return True for a tool result, and for a human or AI message of at least a thousand tokens as it was stored.
 
-    Pages of the retrieval tool are not named.
+    Pages of the retrieval tool are not named: they only repeat what other messages have.
     """
     if type_ == "tool":
         return tool != RETRIEVAL_TOOL
@@ -171,7 +176,10 @@ def _newest_question(rows: Sequence[Row]) -> int:
 
 
 def unread_results(rows: Sequence[Row], *, before: int | None = None) -> set[int]:
-    """Return the ordinals of results, all or `before` one, that no model read; none of turns that an event ended."""
+    """Return the ordinals of the results that no model has read, but for those of turns that an event ended.
+
+    With `before` only messages before that ordinal count.
+    """
     end = len(rows) if before is None else bisect_left(rows, before, key=_ordinal)
     question = _newest_question(rows) if before is None else 0
     ordinals = unread([row.message for row in rows[:end]], question=question)

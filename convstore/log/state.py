@@ -66,8 +66,11 @@ class Move(NamedTuple):
 class LeadingSystem:
     """The system messages at the beginning of a log.
 
-    `through` is the ordinal of the first message after them, `gaps` the ranges without active messages up to it when
-    this was stored, and `counter` the token counter of their sizes.
+    Attributes:
+        messages: The messages.
+        through: Ordinal of the first message after them.
+        gaps: The ranges without active messages up to it when this was stored.
+        counter: Name of the token counter of their sizes.
     """
 
     messages: tuple[EntryMessage, ...]
@@ -131,9 +134,14 @@ def restored(
     revision: int,
     at: datetime,
 ) -> State:
-    """Return the state of a conversation that lost it, from all its stored summaries.
+    """Return the state of a conversation that lost it, from its stored summaries.
 
-    `fits` says if a summary covers the active messages of its range; `revision` is above all earlier ones.
+    Args:
+        conversation: Id of the conversation.
+        records: All its summaries.
+        fits: Returns True if a summary covers the active messages of its range.
+        revision: A revision above all earlier ones.
+        at: The current time.
     """
     made = sorted(records, key=lambda record: record.version)
     fitting = [record for record in made if fits(record)]

@@ -38,9 +38,15 @@ _RUN_CHARACTERS = 2_000_000
 
 
 def read_message(codec: Codec, message: EntryMessage, payload: str | None = None) -> BaseMessage:
-    """Return the message of an entry; parts in an unread payload remain `PayloadRange` values.
+    """Return the message of an entry. Parts in an unread payload remain `PayloadRange` values.
 
-    `payload` is the whole one, or the beginning that views show. A CorruptDocumentError names the entry.
+    Args:
+        codec: Decodes the values.
+        message: The stored message.
+        payload: Its whole payload, or the beginning that views show; None if it was not read.
+
+    Raises:
+        CorruptDocumentError: The stored message is damaged; names the entry.
     """
     ref = message.payload
     limit = None
@@ -93,7 +99,11 @@ def _no_payload(_start: int, _end: int) -> str:
 
 
 def stamp_of(conversation: str, message: EntryMessage) -> ViewStamp | None:
-    """Return the stamp of an AI message's view, None without one; a CorruptDocumentError if it is damaged."""
+    """Return the stamp of the view that an AI message answers, None if it was appended without one.
+
+    Raises:
+        CorruptDocumentError: The stamp is damaged.
+    """
     try:
         return read_stamp(message.stamp, conversation) if message.stamp else None
     except ValueError as error:
@@ -163,7 +173,10 @@ def payload_needed(
 
 
 class Form(NamedTuple):
-    """The form in which one message is shown: in full, or as a policy shows messages of finished turns."""
+    """The form in which one message is shown: in full, or as a policy shows messages of finished turns.
+
+    `arguments` says whether call arguments above `shorten_over` tokens are shortened, too.
+    """
 
     message: EntryMessage
     whole: bool = False

@@ -141,10 +141,16 @@ def is_summary(message: BaseMessage) -> bool:
 def summary_messages(
     record: SummaryRecord, codec: Codec, *, talk: bool = False, hint: bool = True
 ) -> list[BaseMessage]:
-    """Return the messages that show a summary to a model; a ValueError if they are damaged.
+    """Return the messages that show a summary to a model; equal summaries give equal messages.
 
-    With `talk` one stored as a call and its result is an AI message, for a view without tool messages. With `hint` it
-    says how to read the replaced messages, also if it was stored as messages.
+    Args:
+        record: The summary.
+        codec: Decodes them.
+        talk: For a view without tool messages, show a summary stored as a call and its result as an AI message.
+        hint: Say how to read the replaced messages, also after a summary that was stored as messages.
+
+    Raises:
+        ValueError: The stored messages are damaged.
     """
     if not record.messages:
         origin = f"made by {record.model}; not a message of the user"

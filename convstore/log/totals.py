@@ -65,7 +65,10 @@ def totals_after(
     at: datetime,
     facts: Facts = NO_FACTS,
 ) -> Totals:
-    """Return the totals after some messages, each as stored and as appended, and facts; sources are not counted."""
+    """Return the totals after some messages, each as stored and as appended, and facts; sources are not counted.
+
+    They may be the first ones of an entry.
+    """
     running = RunningTotals(before, before.sources_through)
     for message, appended in messages:
         running.follow(appended, message.ordinal, turn=message.turn, is_added=message.is_added)
@@ -74,7 +77,11 @@ def totals_after(
 
 
 class ShownSources:
-    """The newest distinct sources: the lowest number of each by digest of its text; at most 200, the newest last."""
+    """The newest distinct sources.
+
+    Attributes:
+        numbers: The lowest number of each by digest of its text; at most 200, the newest last.
+    """
 
     def __init__(self, numbers: Mapping[bytes, int]) -> None:
         self.numbers = dict(numbers)
@@ -138,7 +145,13 @@ class _OpenCalls:
 
 
 class Followed(NamedTuple):
-    """A message as the log takes it: the call that a result answers, its turn, the `result_id` of each call."""
+    """A message as the log takes it.
+
+    Attributes:
+        call: The call that a tool result answers, with an empty `result` if there is none.
+        turn: Its turn.
+        results: The `result_id` of each of its calls, in order.
+    """
 
     call: OpenCall
     turn: int
@@ -149,7 +162,11 @@ class Followed(NamedTuple):
 class RunningTotals:
     """A fold over messages, with the totals of the log after each of them.
 
-    `after` are the totals before the first message.
+    Attributes:
+        after: The totals of the log before the first message.
+        sources_through: Highest source id in use or reserved.
+        given_through: Highest source id that the store gave.
+        shown: The newest distinct sources.
     """
 
     after: Totals
@@ -188,7 +205,10 @@ class RunningTotals:
         link: int = 0,
         facts: Facts = NO_FACTS,
     ) -> Totals:
-        """End the fold; return the totals of an entry, by default with the counter of the log before it."""
+        """Return the totals of an entry that ends here, by default with the counter of the log before it.
+
+        It ends the fold: the totals are those that it kept.
+        """
         event = EVENT.among(facts)
         if event and event.question == self._assignment.turn:
             self._assignment.end(event.over)
@@ -219,7 +239,10 @@ class RunningTotals:
     def follow(
         self, message: BaseMessage, ordinal: int, *, turn: int | None, is_added: bool = False
     ) -> Followed:
-        """Count a message and its calls, in the turn that is given or else by `log.assignment`."""
+        """Count a message and its calls.
+
+        Its turn is the one given, if any; see `log.assignment`. A tool added it to its result if `is_added`.
+        """
         answered = self._calls.answer(message, turn) if isinstance(message, ToolMessage) else None
         if turn is None:
             turn = self._assignment.turn_of(message, ordinal, answered)

@@ -24,7 +24,13 @@ _NOT_ASKED = sys.maxsize
 
 @dataclass(slots=True)
 class TurnRecord:
-    """A turn of the log, as folded, with its messages in order, the question first, and their ordinals by id."""
+    """A turn of the log with its messages.
+
+    Attributes:
+        fold: What the log says of the turn.
+        messages: Its messages in order, the question first.
+        ordinals: Ordinals of its messages, by their ids.
+    """
 
     fold: LoggedTurn
     messages: list[BaseMessage] = field(default_factory=list)

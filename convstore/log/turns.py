@@ -19,7 +19,13 @@ from convstore.values.turns import Decision, OverBy, Pause
 
 
 class LoggedCall(NamedTuple):
-    """A call as the log has it: its `result_id`, its message, and its index among the calls of that message."""
+    """A call as the log has it.
+
+    Attributes:
+        result_id: The `result_id` by which it is known.
+        message: The AI message that made it.
+        position: Its index among the calls of that message.
+    """
 
     result_id: str
     message: EntryMessage
@@ -219,8 +225,11 @@ def turns_in(entry: Entry) -> set[int]:
 def unread(messages: Sequence[EntryMessage], *, question: int = 0) -> set[int]:
     """Return the ordinals of the human messages and results at the end of a log that no model has read.
 
-    A message is read by an AI message of its own turn, or of a later one, whose model was shown it. With the newest
-    `question` the search ends early.
+    A message is read by an AI message of its own turn, or of a later one, whose model was shown it.
+
+    Args:
+        messages: Active messages up to the end of the log, in order.
+        question: The newest question among them, if it is known; then the search ends early.
     """
     found = set[int]()
     newest = -1  # the newest turn whose model was shown what precedes

@@ -60,7 +60,10 @@ class Annotations:
         return dict(map(values_in, await self._annotations.find(query)))
 
     async def find_named(self, conversations: Sequence[str], name: str) -> list[tuple[str, str]]:
-        """Return conversation and value of all sound annotations with a name. One command for each thousand."""
+        """Return the annotations with a name of all messages of conversations: conversation and value.
+
+        Damaged ones are left out. One command for each thousand conversations.
+        """
         found = list[tuple[str, str]]()
         for start in range(0, len(conversations), _BATCH):
             batch = conversations[start : start + _BATCH]

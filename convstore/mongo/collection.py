@@ -181,7 +181,10 @@ class Collection:
                 return int((await self.driver_collection.delete_many(dict(query))).deleted_count)
 
     async def delete(self, conversation: str, *keys: str) -> int:
-        """Delete the documents of a conversation, or of a range of its keys, by 5,000; return their number."""
+        """Delete the documents of a conversation, or of a range of its keys, and return their number.
+
+        Two commands for each 5,000 documents, as one command for millions would exceed the command timeout.
+        """
         low, high = keys or conversation_range(conversation)
         removed = 0
         further = True

@@ -53,7 +53,11 @@ class Copies:
         return entry_from(found[0]).totals if found else Totals()
 
     async def entries(self, source: str, target: str, *, through: int) -> None:
-        """Copy the entries up to a number with their chunks; a BrokenLogError if one is missing."""
+        """Copy the entries up to a number with their chunks.
+
+        Raises:
+            BrokenLogError: An entry is missing.
+        """
         keys = set[str]()
 
         def note_chunks(document: Document) -> dict[str, Any]:

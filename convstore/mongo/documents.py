@@ -108,9 +108,10 @@ def messages_of_turn(question: int) -> str:
 def entry_from(
     document: Mapping[str, Any], known: Entry | None = None, *, has_messages: bool = False
 ) -> Entry:
-    """Return the entry that a document holds, or `known` if it is the same; CorruptDocumentError if damaged.
+    """Return the entry that a document holds, or `known` if it is the same.
 
-    A projection may have left out its sources and, unless `has_messages`, its messages.
+    A projection may have left out its sources and, unless `has_messages`, its messages. Damage is a
+    CorruptDocumentError.
     """
     try:
         totals = document["totals"] if known else {}

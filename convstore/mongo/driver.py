@@ -220,7 +220,8 @@ class Driver:
     async def changes(self, *collections: str) -> AsyncGenerator[str]:
         """Yield the key of each document of some collections that changes, and "" at least once a second.
 
-        A StoreError says that there is no change stream: in memory, on a standalone server, without the privilege.
+        Raises:
+            StoreError: There is no change stream: in memory, on a standalone server, or without the privilege.
         """
         if self.name == "memory":
             raise StoreError("the in-memory database has no change streams")
@@ -421,7 +422,10 @@ def is_refusal(error: StoreError) -> bool:
 
 
 def taken_keys(error: BulkWriteError) -> list[int]:
-    """Return the indexes of a batch's documents whose keys were taken; raise any other error of the batch."""
+    """Return the indexes of the documents of a batch whose keys were taken; raise the error if it says anything else.
+
+    After an error of the write concern, what was written may still be rolled back.
+    """
     failures = error.details.get("writeErrors") or []
     is_other = any(failure["code"] != DUPLICATE_KEY for failure in failures)
     if is_other or not failures or error.details.get("writeConcernErrors"):

@@ -139,7 +139,13 @@ class Head:
 
 
 class ListedHead(NamedTuple):
-    """A head, as far as it can be read, with the totals of its log's last entry, zeros without it; or the damage."""
+    """A head with the totals of the last entry of its log, zeros if the log is empty.
+
+    Attributes:
+        head: The head, or what can be read of a damaged one.
+        totals: The totals; zeros if the head or the entry is damaged, or newer than this version.
+        damage: Why head or entry cannot be read; None if both can.
+    """
 
     head: Head
     totals: Totals
@@ -172,7 +178,10 @@ class Heads:
         return head_from(document) if document else None
 
     async def find_by_conversation(self, conversation: str) -> Head | None:
-        """Return the head of a conversation, by its id now or before a repair, None if it was deleted."""
+        """Return the head of a conversation that was not deleted, or None. One command, for a child a few more.
+
+        The id may be one that the conversation had before a repair of its log.
+        """
         if parent := parent_id(conversation):
             child = await self._heads.find_one(
                 {"parent": parent, "conversation": all_ids(conversation)}
@@ -238,7 +247,10 @@ class Heads:
         updated_at: datetime,
         written_at: datetime,
     ) -> bool:
-        """Write the last entry and later dates, also to a child's root; False if the conversation is another one."""
+        """Write the last entry and later dates; False if the scope has another conversation now. One command.
+
+        For a child one more, which keeps the outermost conversation from being pruned while a sub-agent works.
+        """
         fields: dict[str, Any] = {"entry": list(entry)}
         if entry.number == 1:
             # of the first message, not of an earlier title
@@ -251,7 +263,10 @@ class Heads:
     async def touch(
         self, scope: Mapping[str, str], *, updated_at: datetime, written_at: datetime
     ) -> Head | None:
-        """Write later dates and return the head, None if it is missing. One command; more for a child."""
+        """Write later dates and return the head, which is never created; None if it is missing. One command.
+
+        For a child, two more than it has levels.
+        """
         query = {"_id": await head_key(self._heads, scope)}
         dates = {date_field(scope): updated_at, "written_at": written_at}
         document = await self._heads.find_and_update(query, {"$max": dates}, after=True)
@@ -317,7 +332,10 @@ class Heads:
         return sorted(found, key=lambda child: child.head.created_at)
 
     async def first_questions(self, conversations: Sequence[str]) -> dict[str, EntryMessage]:
-        """Return the first human message of each conversation that begins with a question. One command."""
+        """Return the first human message of each conversation that begins with one, or with system messages before it.
+
+        A damaged one is left out. One command.
+        """
         query = {"conversation": {"$in": list(conversations)}, "first": {"$lte": _OPENING}}
         fields: Any = {"conversation": 1, "first": 1, "messages": {"$elemMatch": {"type": "human"}}}
         questions = dict[str, EntryMessage]()
@@ -387,7 +405,10 @@ def _query(scope: Mapping[str, str], conversation: str) -> dict[str, Any]:
 
 
 def join_of_last_entry(log: str) -> dict[str, Any]:
-    """Return the stage that joins the last entry by the index of ordinals: a range of ``_id`` would scan the log."""
+    """Return the stage that joins the last entry to a head by the index of ordinals.
+
+    A range of ``_id`` that depends on the head would scan a clustered log.
+    """
     same = {"$expr": {"$eq": ["$conversation", "$$conversation"]}, "first": {"$exists": True}}
     last = [{"$match": same}, {"$sort": _LAST_FIRST}, {"$limit": 1}, {"$project": _TOTALS}]
     return {

@@ -57,7 +57,10 @@ examine all of its documents. 6.0.27 reads it by its key.
 def scope_indexes(
     scope_keys: Sequence[str], listings: Iterable[Sequence[str]] = (), *, has_default: bool = True
 ) -> list[Index]:
-    """Return the indexes of heads, newest first: by each scope key, by the `listings`, and by all keys but the last."""
+    """Return the indexes of heads by scope keys, newest first: by each key, by the `listings`, and by a default.
+
+    That is all keys but the last, or both of two: all conversations of a user in a team, for example.
+    """
     default = [scope_keys[: max(2, len(scope_keys) - 1)]] if has_default else []
     by_scope = {
         tuple(sorted(keys)): None

@@ -162,7 +162,10 @@ class Inspection:
                     yield conversation
 
     async def lost_heads(self) -> AsyncGenerator[Head, None]:
-        """Yield what can be read of heads of this version without conversation or scope. Reads every head."""
+        """Yield what can be read of heads that do not name their conversation or their scope. Reads every head.
+
+        Those of a newer version are left out: they may name both in another way.
+        """
         async with aclosing(
             self._heads.each({"sweep_at": {"$exists": False}, **readable("head")}, order=BY_KEY)
         ) as documents:

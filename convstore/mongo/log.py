@@ -95,7 +95,12 @@ class StoredMessageRow:
 
 
 class Log:
-    """Commands on the ``log`` collection; `must_look_first` if the database does not keep ids unique."""
+    """Commands on the ``log`` collection.
+
+    Attributes:
+        must_look_first: The database does not keep ids unique.
+        places: Reads the changes of the places of turns, and the entries of variants.
+    """
 
     def __init__(self, driver: Driver) -> None:
         self._log = Collection(driver, LOG)
@@ -131,7 +136,10 @@ class Log:
         return None
 
     async def entry(self, conversation: str, number: int) -> Entry:
-        """Return one entry without its messages; a CorruptDocumentError if it is missing or damaged."""
+        """Return one entry without its messages. One command.
+
+        A CorruptDocumentError is raised if it is missing or damaged.
+        """
         key = entry_id(conversation, number)
         query = {"_id": key, "conversation": conversation}
         document = await self._log.find_one(query, NO_MESSAGES)
@@ -247,7 +255,10 @@ class Log:
     async def messages_by_call(
         self, conversation: str, calls: Iterable[str]
     ) -> list[StoredMessageRow]:
-        """Return the results of some tool calls in the order of the log, of repeated ids the newest. One command."""
+        """Return the results of some tool calls, in the order of the log. One command.
+
+        Some models number their calls from 0 in each message; of such repeated ids the newest results are returned.
+        """
         wanted = set(calls)
         query = {"conversation": conversation, "lookup": {"$in": sorted(wanted)}}
         documents = await self._log.find(query, order=NEWEST_FIRST, limit=_MOST_OF_CALLS)
@@ -330,7 +341,10 @@ class Log:
         return found
 
     async def taken_source_ids(self, conversation: str, numbers: Iterable[int]) -> list[int]:
-        """Return those of some source ids that are in use, or claimed, in the family of a conversation."""
+        """Return those of some source ids that are in use, here or in a conversation around or below. One command.
+
+        A number that another child claimed counts, too: its source may be on its way.
+        """
         wanted = set(numbers)
         query = {"conversation": family(root_id(conversation)), **source_filter(wanted)}
         fields = {"sources.first": 1, "sources.last": 1, "kept_source_ids": 1}
@@ -351,7 +365,10 @@ class Log:
         limit: int = 0,
         fields: Mapping[str, int] = LEAN,
     ) -> list[Entry]:
-        """Return the entries from one number and before another, or the last `limit` of them, in order."""
+        """Return the entries from one number and before another, or the last `limit` of them, in order.
+
+        One command up to a thousand entries.
+        """
         found = await self.documents(
             conversation, start=start, before=before, limit=limit, fields=fields
         )

@@ -248,7 +248,10 @@ class Migrator:
         ]
 
     async def add_shard_keys(self) -> list[str]:
-        """Create the indexes by which collections can be sharded; return the collections that lacked one."""
+        """Create the indexes by which collections can be sharded, and return the collections that lacked one.
+
+        See `run` for its errors.
+        """
         missing = await self.missing_shard_keys()
 
         async def work() -> None:
@@ -359,7 +362,10 @@ class Migrator:
         return is_new or await self._applied.update({"_id": _LEASE, **is_past}, lease)
 
     async def _records_of_this_server(self) -> Records | None:
-        """Return the records; None if they were moved to a server that refuses ``$$NOW`` without saying so."""
+        """Return the records; None if they were moved to a server that refuses ``$$NOW`` and do not say so.
+
+        One command where the server knows ``$$NOW``, else two.
+        """
         condition = None if self._driver.name == "memory" else ALWAYS_BY_SERVER_TIME
         try:
             return await self.records(condition)

@@ -30,7 +30,10 @@ class NumberPools:
         self._log = Collection(driver, LOG)
 
     async def take(self, conversation: str, number: int) -> tuple[range, int | None]:
-        """Take adjacent numbers, if there are; return them, and how many it ever had, None without a state."""
+        """Take adjacent numbers, none if there are not enough; return them, and how many it ever had. Two commands.
+
+        It never had any, None, if the conversation has no state.
+        """
         query = of_state(conversation)
         taken = {"$inc": {"numbers.free": -number}}
         if before := await self._log.find_and_update(

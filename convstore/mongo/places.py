@@ -55,7 +55,10 @@ class Places:
     async def last(
         self, conversation: str, key: bytes, *, through: int | None = None
     ) -> StandingRow | None:
-        """Return what the last entry with a key says, None without one; at most `through` that number."""
+        """Return what the last entry with a key says, None without one.
+
+        One command; another one if that entry is after the number `through`.
+        """
         query: dict[str, Any] = {"conversation": conversation, "lookup": key}
         found = await self._log.find(query, _STANDING, order=NEWEST_FIRST, limit=1)
         row = _row(found[0]) if found else None
@@ -87,7 +90,10 @@ class Places:
         *,
         through: int,
     ) -> list[TurnEvent]:
-        """Return how calls of a turn wait and what was decided, in order, also in hidden variants of it."""
+        """Return how calls of a turn wait and what was decided, up to an entry, in order.
+
+        Also what was said while these variants of it, by place and id, were hidden.
+        """
         keys = [of_variant(place, variant) for place, variant in variants]
         query = {"conversation": conversation, "lookup": {"$in": [events_of(turn_id), *keys]}}
         limit = 0 if keys else _MOST_EVENTS

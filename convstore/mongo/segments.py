@@ -161,7 +161,10 @@ class Segments:
         return is_stored
 
     async def mark_read(self, conversation: str, at: datetime) -> None:
-        """Store that a search read a conversation, and drop what another analyzer made and nobody read for a day."""
+        """Store that a search read a conversation, and drop what another analyzer made and nobody read for a day.
+
+        Two commands.
+        """
         await self._search.update_many(_own(conversation), {"$set": {"read_at": at}})
         unread = {"version": {"$ne": analyzer()}, "read_at": {"$not": {"$gte": at - _UNREAD}}}
         await self._search.delete_many({**within(conversation), **unread})

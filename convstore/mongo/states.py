@@ -72,7 +72,10 @@ class States:
         return await self._log.find_one(of_state(conversation))
 
     async def latest_start(self, conversation: str) -> tuple[int, int] | None:
-        """Return entry number and ordinal of the latest place where views begin; None if nothing is left out."""
+        """Return the latest place where views begin: number of the entry, and ordinal; None if nothing is left out.
+
+        It is where views under any policy begin by their record, or what follows the current summary. One command.
+        """
         query = of_state(conversation)
         fields = {"views": 1, "summary.entry": 1, "summary.last": 1}
         found = await self._log.find_one(query, fields) or {}
@@ -137,7 +140,10 @@ class States:
         return None
 
     async def last_totals(self, conversation: str) -> tuple[Totals, bool]:
-        """Return the totals of the last entry, and False if the log certainly never had a summary. One command."""
+        """Return the totals of the last entry, and False if the log never had a summary. One command.
+
+        True as well if the state is missing.
+        """
         query = _query_of_end(conversation, 0, 0)
         documents = await self._log.find(query, _TOTALS, order=[("_id", -1)], limit=2)
         may_have_summaries = True
@@ -180,11 +186,20 @@ class States:
     async def move_view(
         self, state: State, key: str, record: ViewRecord, *, seen: int, system: LeadingSystem | None
     ) -> bool:
-        """Move the marks of a policy's record; False if a record of the state moved since it was read. One command.
+        """Move the marks of a policy's record if no record of the state moved since. One command.
 
         The last 32 moves of each policy are kept for past views. A new policy takes the place of one that did not move
-        for a day if there are 16. `seen` is the log's last entry that the load saw; `system`, if given, replaces the
-        stored leading system messages.
+        for a day if there are 16.
+
+        Args:
+            state: The state as it was read.
+            key: Key of the policy.
+            record: The moved record.
+            seen: Number of the log's last entry that the load saw.
+            system: The leading system messages, which later loads do not read with the view; None keeps those stored.
+
+        Returns:
+            False if another load moved a record meanwhile.
         """
         views = dict(state.views)
         update = dict[str, Any]()
@@ -232,8 +247,12 @@ class States:
     ) -> bool:
         """Replace the current summary if the revision is unchanged and the owner holds the lease. One command.
 
-        None shows no summary. `entry` is the last one that this change saw; it is kept, so that past views can be built
-        again. Without an owner the summary was made earlier, and `aside` has the tokens of those that are set aside.
+        Args:
+            state: The state as it was read.
+            summary: The new current summary; None to show no summary.
+            entry: Number of the last entry that this change saw; it is kept, so that past views can be built again.
+            owner: Holder of the lease who made the summary; "" if the summary was made earlier.
+            aside: Without an owner, the tokens of the summaries that are set aside.
         """
         changes: dict[str, Any] = {
             "revision": state.revision + 1,

@@ -59,7 +59,11 @@ class Statistics:
         return dict(_summary_sizes(document) for document in documents if document.get("summary"))
 
     async def amounts(self, collection: str, conversation: str | None) -> list[Amount]:
-        """Measure the documents of a conversation and its children in a collection, or all of it. One command."""
+        """Measure the documents of a conversation and its children in a collection, or all of it. One command.
+
+        The server reads all documents that it measures, and no others: a clustered collection is scanned whole for an
+        ``$or`` of key ranges, but not for one range.
+        """
         query: dict[str, Any] = {}
         if conversation is not None:
             query = {"conversation": family(conversation), "_id": family(conversation)}

@@ -45,7 +45,10 @@ def own_document(conversation: str, record: SummaryRecord) -> dict[str, Any]:
 
 
 def summary_from(document: Mapping[str, Any], *, state: str = "") -> SummaryRecord:
-    """Return the summary of a document, or of the state's copy; a CorruptDocumentError if it is damaged."""
+    """Return the summary that a document holds, or the copy in the state with the key `state`.
+
+    A CorruptDocumentError is raised if it is damaged.
+    """
     place = (state, LOG) if state else (str(document.get("_id")), SUMMARIES)
     try:
         written = from_stored(document["text"])

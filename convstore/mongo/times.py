@@ -65,7 +65,11 @@ class ServerClock:
         self._measured: _Measured | None = None
 
     async def now(self) -> datetime:
-        """Return the server's time; a StoreUnavailableError if each answer took too long. At most three commands."""
+        """Return the server's time. No command, or up to three when it is due to be measured.
+
+        Raises:
+            StoreUnavailableError: Each answer took too long to tell the time.
+        """
         measured = self._measured
         if measured is None or not self._is_valid(measured):
             measured = await self._measure()
@@ -124,7 +128,10 @@ class Times:
         self._refused = refused
 
     async def is_past(self, field: str, *, margin: timedelta = LEASE_MARGIN) -> dict[str, Any]:
-        """Return the filter for documents whose time is past, by the measured clock by `margin`; not for an upsert."""
+        """Return the filter for documents whose time in a field is past; not for an upsert.
+
+        By the measured clock the time has to be past by `margin`.
+        """
         if self._now is not None:
             return {field: {"$lte": self._now()}}
         if SERVER_TIME in self._refused:

@@ -68,7 +68,10 @@ class Tombstones:
     async def idle(
         self, partial_scope: Mapping[str, str], *, before: datetime, after: Head | None, limit: int
     ) -> list[Head]:
-        """Return heads after another one, with scope values and both dates before a time, oldest first. One command."""
+        """Return heads with these scope values both of whose dates are before a time, oldest first.
+
+        `after` is the last head of the page before. One command.
+        """
         query = scope_filter(partial_scope) | {
             "updated_at": {"$lt": before},
             "written_at": {"$lt": before},
@@ -91,7 +94,10 @@ class Tombstones:
         await self._write(tombstone, sweep_after=sweep_after)
 
     async def begin_repair(self, head: Document, copy: str, *, sweep_after: timedelta) -> bool:
-        """Begin a copy that is to replace the log of a head, also instead of an earlier one; False if replaced."""
+        """Begin a copy that is to replace the log of a head; False if it has another one now. Two commands.
+
+        The copy of an earlier repair that has not ended can not replace the log from now on.
+        """
         tombstone = _tombstone(copy, head["_id"], head["scope"]) | {
             "copying": True,
             "of": head["conversation"],
@@ -201,7 +207,10 @@ class Tombstones:
         return any(tombstone.get("pruned") or tombstone.get("successor") for tombstone in found)
 
     async def unswept(self, partial_scope: Mapping[str, str], *, copies: bool = True) -> list[str]:
-        """Return ended conversations with scope values to sweep, perhaps without `copies`, by key. One command."""
+        """Return ended conversations with these scope values that were not swept yet, ordered by key. One command.
+
+        Without `copies`, copies that are being made are left out, and logs that a repair replaced.
+        """
         ended = {} if copies else {"copying": {"$ne": True}, "successor": ""}
         return await self._unswept(_marks_filter(partial_scope) | ended)
 

@@ -43,7 +43,13 @@ class TurnLease(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """The outcome of taking a lease: the one that had lapsed, or is held, and False if there are no summaries."""
+    """The outcome of taking a lease.
+
+    Attributes:
+        is_taken: It was taken.
+        lease: The one that had lapsed, or the one that is held; None if it was free.
+        may_have_summaries: False if the log never had a summary.
+    """
 
     is_taken: bool
     lease: TurnLease | None
@@ -58,7 +64,11 @@ class TurnLeases:
         self._log = Collection(driver, LOG)
 
     async def take(self, conversation: str, lease: TurnLease, *, time: timedelta) -> Taken | None:
-        """Take a lease if it is free or lapsed; None if the conversation has no state. Two commands if not."""
+        """Take a lease if it is free or lapsed; None if the conversation has no state. Two commands if not.
+
+        Raises:
+            SchemaVersionError: A newer convstore wrote the state.
+        """
         values = {
             "turn.id": lease.turn,
             "turn.owner": lease.owner,

@@ -23,7 +23,14 @@ class DifferentAnswerError(Exception):
 
 
 class Workbench:
-    """The collections that checks write to, with the documents of one conversation, whose id is the `owner`."""
+    """The collections that checks write to, with the documents of one conversation.
+
+    Attributes:
+        driver: The database, whose collections have a prefix of their own.
+        owner: The random id of this run, which is the id of its conversation.
+        log: The collection of entries.
+        heads: The collection of heads.
+    """
 
     def __init__(self, driver: Driver, owner: str) -> None:
         self.driver = driver

@@ -83,7 +83,10 @@ class Annotator:
         }
 
     async def rated_down(self, conversations: Sequence[str]) -> set[str]:
-        """Return those of some conversations of which a message has a `rating` below 0, if it is not damaged."""
+        """Return those of some conversations of which a message has a `rating` below 0; damaged ones are not rated.
+
+        One command for each thousand.
+        """
         found = set[str]()
         for conversation, text in await self._annotations.find_named(conversations, "rating"):
             with suppress(ValueError):

@@ -78,7 +78,10 @@ async def _known(
 async def explained(
     records: Records, scope: Scope, message_id: str, ordinal: int, texts: Iterable[str]
 ) -> str:
-    """Return a line on the numbers that an answer cites; "" if all are those of the log."""
+    """Return a line on what the numbers mean that texts of an answer cite; "" if all are those of the log.
+
+    No command for texts without citations.
+    """
     marks = [mark for text in texts for mark in marks_in(text)]
     if not marks:
         return ""

@@ -100,7 +100,10 @@ MAX_APPENDS = 8
 
 @dataclass(slots=True)
 class Piece:
-    """A part of a passage and the item of its source; both are empty until they are read."""
+    """A part of a passage and the item of its source; both are empty until they are read.
+
+    `found` is the item that the tool returned. It stays None if it is too large to read. `block` is an image or file.
+    """
 
     passage: Passage
     start: int
@@ -167,8 +170,11 @@ def written(
 ) -> tuple[Any, SourcePage]:
     """Return a page, a text or blocks, and its values; the last line, and the cursor, say how to read on.
 
-    `shown` are texts, each under a header, images and files; `lines` say what could not be done. The cursor of `values`
-    is where the page ended; that of the request may hold its ordinals and source numbers whole.
+    Args:
+        shown: Texts, each under a header, images and files.
+        lines: What could not be done.
+        values: The values for a program; their cursor is the position at which the page ended.
+        request: What the page answers, by ordinals and source numbers; its cursor may hold it whole.
     """
     cursor = request.cursor_at(values.next_cursor) if values.next_cursor else ""
     texts = list[str]()
@@ -187,7 +193,10 @@ def written(
 def beginning_of(
     request: Request, passages: Sequence[Passage]
 ) -> tuple[Sequence[Passage], int] | None:
-    """Return the passages from the request's cursor on, and where the first one continues; None for another one."""
+    """Return the passages from the request's cursor on, and where the first one continues; None for another cursor.
+
+    Passages that repeat others are left out, and for a search sources that have only a heading.
+    """
     index = 0
     offset = 0
     if request.cursor:
@@ -248,7 +257,10 @@ def next_texts(page: Page, passages: Sequence[Passage], offset: int) -> tuple[li
 
 
 def fill(page: Page, pieces: Sequence[Piece], *, find: str = "", following: str = "") -> None:
-    """Add as many of the pieces that were read as fit, or the text around each match in them."""
+    """Add as many of the pieces that were read as fit, or the text around each match in them.
+
+    `following` is the cursor of the next page if all of them fit.
+    """
     for piece in pieces:
         for start, stop in _ranges_of(piece, find, page.room):
             passage = piece.passage
@@ -333,7 +345,14 @@ def unknown_cursor(request: Request) -> tuple[Any, SourcePage]:
 def remarks(
     names: Sequence[int | str], valid: Sequence[str], numbers: Iterable[int], request: Request
 ) -> list[str]:
-    """Return the lines about parts of a call that could not be done, in three eighths of a page at most."""
+    """Return the lines about parts of a call that could not be done, in three eighths of a page at most.
+
+    Args:
+        names: The names that were not found.
+        valid: Ids that the conversation has.
+        numbers: Source numbers that it has.
+        request: The call.
+    """
     lines = _not_found(names, valid, numbers, room=request.characters // 4) if names else []
     room = request.characters * 3 // 8 - sum(weight(line) + 1 for line in lines)
     return lines + fitting_lines(request.remarks, room + 1)

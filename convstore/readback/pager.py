@@ -72,7 +72,13 @@ _Range = tuple[PayloadRef, int, int]
 
 
 class Pager:
-    """Answers requests of a model or a program with pages."""
+    """Answers requests of a model or a program with pages.
+
+    Args:
+        reader: Reads the logs.
+        records: Reads results whole.
+        visible_metadata: Names of the fields that a model is shown with a source.
+    """
 
     def __init__(
         self, reader: LogReader, records: Records, visible_metadata: Sequence[str] = ()
@@ -94,7 +100,12 @@ class Pager:
             return await self._read(cached, request)
 
     async def sources(self, scope: Scope, request: Request) -> SourcePage:
-        """Return one page of sources only; an InvalidInputError or InvalidCursorError for another request."""
+        """Return one page of sources only.
+
+        Raises:
+            InvalidInputError: `find` is not a text of at most a quarter of a page.
+            InvalidCursorError: The cursor does not belong to this request.
+        """
         if not isinstance(request.find, str) or weight(request.find) > request.characters // 4:
             raise InvalidInputError(
                 f"find must be a text of at most {request.characters // 4:,} characters, a "
@@ -317,7 +328,10 @@ class Pager:
     async def _compared(
         self, cached: CachedConversation, rows: Sequence[StoredMessageRow], request: Request
     ) -> dict[int, str]:
-        """Read the payloads that a page may reach and whose content may repeat their sources, by ordinal."""
+        """Read the payloads of rows that a page may reach and whose content may repeat their sources, by ordinal.
+
+        Reads no more than a page can show; the sizes of sources are known in advance.
+        """
         cursor = read_cursor(request.cursor)
         room = 2**62 if request.find else request.characters
         first_row = next(

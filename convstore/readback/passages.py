@@ -169,7 +169,10 @@ def _deferred(passages: Sequence[Passage], ref: PayloadRef, payload: str | None)
 
 
 def _with_keys(key: str, content: Sequence[Passage], others: Sequence[Passage]) -> list[Passage]:
-    """Return the passages of a message with their names in cursors, which depend on no payload."""
+    """Return the passages of a message with their names in cursors.
+
+    The parts of a content are known only from its payload, so the names of the others do not count them.
+    """
     keys = [f"{key}.{number}" if number else key for number in range(len(content))]
     keys += [f"{key}.x{number}" for number in range(len(others))]
     named = zip([*content, *others], keys, strict=True)
@@ -249,7 +252,10 @@ def in_order(passages: Sequence[Passage]) -> list[Passage]:
 
 
 def passage_of_source(source: EntrySource, row: StoredMessageRow, *, artifact: bool) -> Passage:
-    """Return the text of a source as a passage, or its item; its heading alone without both."""
+    """Return the passage of one source: its text, or its complete item if it has no text.
+
+    An item without a text in an artifact is shown by its heading alone, unless the artifact was asked for.
+    """
     named = " ".join(filter(None, [source.title, f"({source.url})" if source.url else ""]))
     suffix = f", the same as [{source.earlier}]" if source.earlier else ""
     label = _one_line(f"[{source.id}] {named}")

@@ -35,7 +35,13 @@ _NAME_CHARACTERS = 60
 
 
 def make_source(source: EntrySource, found: FoundSource | None, *, content: str) -> Source:
-    """Convert a stored source, with its item if that was read, to the public model."""
+    """Convert a stored source to the public model.
+
+    Args:
+        source: The source as stored in its entry.
+        found: The item that the tool returned; None if it was not read.
+        content: Its text, or the requested part of it.
+    """
     title, url, metadata = found.label() if found else (source.title, source.url, {})
     values = {
         "source_id": source.id,
@@ -57,6 +63,13 @@ def page_source(
     """Convert a stored source for a page; return it with the remaining room for items.
 
     Metadata that does not fit is replaced by a mark that lists the omitted keys.
+
+    Args:
+        codec: Measures the metadata.
+        source: The source as stored in its entry.
+        found: The item that the tool returned; None if it is too large to read.
+        content: The part of its text that is on the page.
+        room: Maximum number of stored characters of the item.
     """
     whole = make_source(source, found, content=content)
     if found and source.place.rest <= room:
@@ -82,7 +95,11 @@ _MAX_PAGE = 1_000
 
 
 class Records:
-    """Reads messages of the log in full."""
+    """Reads messages of the log in full.
+
+    Attributes:
+        reader: Reads the logs.
+    """
 
     def __init__(self, reader: LogReader, annotator: Annotator) -> None:
         self.reader = reader
@@ -120,7 +137,10 @@ class Records:
     async def page(
         self, scope: Scope, *, limit: int, full: bool, rewound: bool, **span: int | None
     ) -> list[StoredMessage]:
-        """Return messages before, after or around an ordinal, or the last ones, oldest first, in full or as shown."""
+        """Return messages before, after or around an ordinal, or the last ones, oldest first.
+
+        In full or as views show them, with or without rewound ones.
+        """
         check_choice(rewound, True, False, name="rewound")
         given = {name: ordinal for name, ordinal in span.items() if ordinal is not None}
         if len(given) > 1:

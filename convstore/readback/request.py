@@ -247,14 +247,22 @@ def request_of(
 
 
 def check_page_tokens(page_tokens: int) -> int:
-    """Return the size of a page; an InvalidInputError unless it is a whole number in bounds."""
+    """Return the size of a page.
+
+    Raises:
+        InvalidInputError: Not a whole number in bounds.
+    """
     return check_number(
         page_tokens, name="page_tokens", minimum=_MINIMUM_PAGE_TOKENS, maximum=MAXIMUM_PAGE_TOKENS
     )
 
 
 def check_source_ids(given: Iterable[int] | str) -> list[int]:
-    """Return the source numbers that a caller asks for; an InvalidInputError for others, or too many."""
+    """Return the source numbers that a caller asks for.
+
+    Raises:
+        InvalidInputError: Not numbers, or too many.
+    """
     try:
         numbers = (
             read_ids(given) if isinstance(given, str) else list(islice(given, MAX_SOURCES + 1))

@@ -87,7 +87,10 @@ class Turns:
         newest_first: bool,
         everything: bool = False,
     ) -> AsyncGenerator[Turn, None]:
-        """Yield whole turns that begin in a range of ordinals, as of the start of the iteration, or `everything`."""
+        """Yield whole turns that begin in a range of ordinals, as of the start of the iteration.
+
+        Only active ones with their active messages, unless `everything` is true.
+        """
         check_choice(everything, True, False, name="rewound")
         check_ordinals(after=after, before=before, limit=limit)
         found = self._turns_between(
@@ -159,7 +162,12 @@ class Turns:
     ) -> AsyncGenerator[StoredTurn, None]:
         """Yield the turns that begin after one ordinal and before another, in order.
 
-        The first read is of `at_once` entries, from entry `start` on if that is known.
+        Args:
+            log: The log.
+            after: Turns begin after this ordinal.
+            before: Turns begin before this ordinal.
+            at_once: Number of entries to read first.
+            start: Number of the entry to begin with; 0 to look it up.
         """
         held = list[StoredTurn]()
         start = start or await self._reader.entry_with(log.cached, after + 1)
@@ -229,7 +237,10 @@ class Turns:
     async def _newest_first(
         self, log: Snapshot, end: int, at_once: int
     ) -> AsyncGenerator[tuple[Sequence[Entry], list[StoredTurn]], None]:
-        """Yield the entries before a number with their active messages, and turns that begin in them, newest first."""
+        """Yield the entries before a number with their active messages, and the turns that begin in them.
+
+        The newest batch comes first; each is in order.
+        """
         after_range = StoredTurn()
         while (end := log.active.read_before(end)) > 1:
             start = log.active.stretch_before(end, max(1, end - at_once))
@@ -265,7 +276,10 @@ class Turns:
         *,
         later: Mapping[int, Parts] | None = None,
     ) -> list[StoredTurn]:
-        """Judge turns that begin before an ordinal; one command looks up their `later` parts unless they are given."""
+        """Return those of some turns that begin before an ordinal, judged.
+
+        `later` has their parts after later questions, by turn; without it, one command looks them up.
+        """
         turns = [turn for turn in turns if turn.first.ordinal < before]
         if later is None:
             found = dict[int, Parts]()

@@ -32,9 +32,12 @@ class Background:
         self._working = WeakSet[asyncio.AbstractEventLoop]()
 
     async def finish(self, work: Coroutine[Any, Any, _Result], *, seconds: float) -> _Result | None:
-        """Return the result, or raise the error, if the work ends in time; else return None and let it continue.
+        """Return the result if the work ends in time; else return None and let the work continue.
 
         Errors raised after that are dropped. Cancelling the caller cancels the work.
+
+        Raises:
+            Exception: Any error that the work raised in time.
         """
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
@@ -96,6 +99,9 @@ async def settle(work: Coroutine[Any, Any, _Result]) -> _Result:
 
     A cancelled caller waits for it up to `SETTLE_SECONDS`, however often it is cancelled: anyio cancels in each cycle
     of the event loop. Then the work is cancelled too.
+
+    Raises:
+        BaseException: The error of the work, or the cancellation of the caller.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
@@ -140,7 +146,11 @@ def _announce(ended: asyncio.Future[None]) -> None:
 
 
 def retrieve_cancellation(work: asyncio.Future[Any]) -> None:
-    """Done callback of unawaited work: a loop's end may cancel it silently; the loop logs any other error."""
+    """Done callback of unawaited work: the end of its event loop may cancel it without a message of asyncio.
+
+    Raises:
+        BaseException: Any other error of the work; the event loop logs it.
+    """
     error = None if work.cancelled() else work.exception()
     if error is not None and not isinstance(error, asyncio.CancelledError):
         raise error

@@ -59,7 +59,11 @@ class Changes:
             self._all.discard(watched)
 
     async def wait(self, watched: Watched) -> None:
-        """Wait until a conversation may have changed since the last wait; StoreClosedError if the store was closed."""
+        """Wait until a conversation may have changed since the last wait.
+
+        Raises:
+            StoreClosedError: The store was closed.
+        """
         if not self._is_live and self._clock.monotonic() >= self._retry_at:
             self._background.start(self._follow)
         seconds = _LOOK_SECONDS if self._is_live and watched.conversation else _POLL_SECONDS

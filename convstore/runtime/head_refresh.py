@@ -44,10 +44,13 @@ class HeadRefresher:
         *,
         token: str = "",
     ) -> bool:
-        """Insert an entry after its chunks; refresh the head at once if due; False if the conversation is gone.
+        """Insert an entry after its chunks, and refresh the head concurrently if that is due; see `Log.insert`.
 
         A cancelled caller waits for the end of that, see `settle`. A refresh that fails is repeated once after the
         insert. An acknowledged append must not have an old head: `prune` would end its conversation.
+
+        Returns:
+            False if the scope has no such conversation any more.
         """
         insert = self._log.insert(cached.conversation, [entry], chunks, token=token)
         return await settle(self._inserted(cached, entry, insert))

@@ -29,9 +29,14 @@ _DELETED = "the conversation was deleted while it was read; call again"
 
 
 class LogEnd(NamedTuple):
-    """The end of a log: state, last entries in order, and what it took to read them.
+    """The end of a log.
 
-    `size` counts entries that no view needs, too.
+    Attributes:
+        state: The state of the conversation.
+        entries: The last entries, in order.
+        documents: Number of documents read.
+        size: Size of the entries read, those included that no view needs.
+        round_trips: Round trips that it took to read them.
     """
 
     state: State
@@ -42,7 +47,13 @@ class LogEnd(NamedTuple):
 
 
 class LogEndReader:
-    """Reads the ends of logs for all conversations of a store."""
+    """Reads the ends of logs for all conversations of a store.
+
+    Attributes:
+        reader: Reads the logs.
+        states: Commands on states.
+        summaries: Commands on summaries.
+    """
 
     def __init__(self, reader: LogReader, states: States, summaries: Summaries) -> None:
         self.reader = reader
@@ -70,10 +81,15 @@ class LogEndReader:
         known: Entry | None = None,
         items_from: int = 0,
     ) -> LogEnd:
-        """Return the state and the last entries from a number on; see `States.read_end`. One command.
+        """Return the state and the last entries from a number on.
 
-        A second one in parallel reads the head if the cached id is 10 seconds old. One more reads a large summary that
-        is new to this store. ConversationDeletedError if the scope has another conversation now, or none.
+        One command; a second one in parallel reads the head if the cached id is 10 seconds old. One more reads a large
+        summary that is new to this store.
+
+        The arguments are those of `States.read_end`.
+
+        Raises:
+            ConversationDeletedError: The scope has another conversation now, or none.
         """
         is_fresh = self._cache.is_fresh(cached)
         read = partial(

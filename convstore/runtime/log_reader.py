@@ -109,7 +109,17 @@ class _Reading:
 
 @dataclass(kw_only=True, eq=False)
 class LogReader:
-    """Reads for all conversations of a store."""
+    """Reads for all conversations of a store.
+
+    Attributes:
+        heads: Commands on heads.
+        log: Commands on the log, whose results are not checked.
+        cache: The conversations that the store knows.
+        codec: Decodes messages.
+        counter: The store's token counter.
+        clock: The store's clock.
+        schema: Knows whether this version may use the database.
+    """
 
     heads: Heads
     log: Log
@@ -141,7 +151,11 @@ class LogReader:
         return now is not None and now.conversation == cached.conversation
 
     def reading(self, cached: CachedConversation) -> _Reading:
-        """Raise a ConversationDeletedError for an error inside if the conversation does not exist any more."""
+        """Tell damage from a concurrent deletion: after an error inside, check that the conversation still exists.
+
+        Raises:
+            ConversationDeletedError: The conversation was deleted meanwhile.
+        """
         return _Reading(partial(self._is_current, cached))
 
     async def read_your_writes(
@@ -154,10 +168,19 @@ class LogReader:
     ) -> _Found:
         """Read the end of the log, and retry until it has all entries and the revision that this store has seen.
 
-        A newly elected primary may briefly return less than its predecessor acknowledged; after two seconds that is a
-        StoreUnavailableError. If the cached state is older and the log is still shorter, a backup was restored: the
-        conversation is dropped from the cache and the shorter log is returned. `last` and `revision` return the last
-        entry's number and the state's revision in a result.
+        A newly elected primary may briefly return less than its predecessor acknowledged. This lasts for seconds. If
+        the cached state is older and the log is still shorter, a backup was restored: the conversation is dropped from
+        the cache and the shorter log is returned.
+
+        Args:
+            cached: The conversation.
+            read: Reads the end of the log.
+            last: Returns the number of the last entry in the result.
+            revision: Returns the revision of the state in the result.
+
+        Raises:
+            ConversationDeletedError: The log is shorter because the conversation was deleted.
+            StoreUnavailableError: The log is still stale after two seconds.
         """
         entries = cached.entries
         is_recent = self.cache.is_confirmed(cached)
@@ -203,7 +226,12 @@ class LogReader:
     async def find_question(
         self, scope: Scope, turn_id: str
     ) -> tuple[CachedConversation, StoredMessageRow]:
-        """Return a conversation and a turn's question; UnknownMessageError or InvalidInputError if it has none."""
+        """Return a conversation and the question of one of its turns.
+
+        Raises:
+            UnknownMessageError: The log does not have it.
+            InvalidInputError: The message with this id is no question.
+        """
         try:
             cached, row = await self.find_message(scope, turn_id)
         except UnknownMessageError:
@@ -330,7 +358,11 @@ class LogReader:
     async def decode_all(
         self, cached: CachedConversation, messages: Sequence[EntryMessage], *, whole: bool = True
     ) -> list[BaseMessage]:
-        """Decode messages in full, as they were appended, or as views show them; CorruptDocumentError if damaged."""
+        """Decode messages in full, equal to those that were appended, or as views show them in finished turns.
+
+        Raises:
+            CorruptDocumentError: A stored message is damaged.
+        """
         if whole:
             texts = await self.payloads_of(cached, messages)
         else:
@@ -429,7 +461,11 @@ class LogReader:
         before: int,
         fields: Mapping[str, int] = LEAN,
     ) -> list[Entry]:
-        """Return all entries from one number and before another, in order; BrokenLogError if one is missing."""
+        """Return all entries from one number and before another, in order; they are known to be in the log.
+
+        Raises:
+            BrokenLogError: An entry is missing.
+        """
 
         async def read() -> list[Entry]:
             entries = await self.log.entries(
@@ -495,7 +531,11 @@ def grown(at_once: int) -> int:
 def check_dense(
     conversation: str, entries: Sequence[Entry], *, first: int = 0, last: int = 0
 ) -> None:
-    """Raise BrokenLogError unless entries follow each other, from the number `first` or up to `last` if given."""
+    """Check that entries are consecutive, from the number `first` or up to `last` if given.
+
+    Raises:
+        BrokenLogError: An entry is missing or names another predecessor.
+    """
     numbers = [entry.number for entry in entries]
     first = first or (numbers[0] if numbers else last)
     last = last or first + len(numbers) - 1
@@ -513,7 +553,11 @@ def check_dense(
 
 
 def check_links(conversation: str, entries: Sequence[Entry]) -> None:
-    """Raise BrokenLogError unless each entry follows the one before, directly or after entries with only items."""
+    """Check that each entry follows the one before it, directly or after entries with only items.
+
+    Raises:
+        BrokenLogError: Another entry is missing, or one names another predecessor.
+    """
     for before, entry in pairwise(entries):
         if entry.after != before.totals.link:
             is_next = entry.number == before.number + 1

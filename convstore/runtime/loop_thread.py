@@ -33,7 +33,11 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Return a coroutine's result or raise its error, a CancelledError after `stop`; an interrupt cancels it."""
+        """Return the result of a coroutine or raise its error; an interrupted caller cancels it.
+
+        Raises:
+            concurrent.futures.CancelledError: `stop` was called before the coroutine ended.
+        """
         with self._lock:
             if self._is_stopped:
                 work.close()
@@ -76,7 +80,11 @@ _of_parents: list[object] = []
 
 
 class Twin(Generic[_Store]):
-    """A second store on an event loop of its own, made when a sync caller first needs it, once in each process."""
+    """A second store on an event loop of its own, made when a sync caller first needs it, once in each process.
+
+    Args:
+        make: Makes the store.
+    """
 
     def __init__(self, make: Callable[[], _Store]) -> None:
         self._make = make
@@ -94,7 +102,11 @@ class Twin(Generic[_Store]):
             self._made = None
 
     def run(self, work: Callable[[_Store], Coroutine[Any, Any, _Result]]) -> _Result:
-        """Run work on the second store and wait for the result; StoreClosedError if `close` is called before."""
+        """Run work on the second store and wait for the result.
+
+        Raises:
+            StoreClosedError: `close` was called before the work ended.
+        """
         self._leave_to_parent()
         with self._lock:
             if self._is_closed:

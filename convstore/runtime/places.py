@@ -11,7 +11,14 @@ from convstore.runtime.log_reader import LogReader, Snapshot
 
 
 class Place(NamedTuple):
-    """A place of a log: the question asked for, the variant shown there, and if that is in the active log."""
+    """A place of a log as of one of its entries.
+
+    Attributes:
+        log: The log.
+        question: The question of the turn that was asked for.
+        standing: The variant that is shown there.
+        is_shown: The place is in the active log: its question is active, or it is empty.
+    """
 
     log: Snapshot
     question: StoredMessageRow
@@ -26,7 +33,10 @@ def place_of(question: StoredMessageRow) -> str:
 
 
 async def standing_at(reader: LogReader, log: Snapshot, place: str) -> Standing:
-    """Return the variant shown at a place, by the last entry that changed it. One or two commands."""
+    """Return the variant shown at a place, by the last entry that changed it; its question may be lost.
+
+    One or two commands.
+    """
     row = await reader.log.places.last(
         log.cached.conversation, at_place(place), through=log.tail.entries
     )
@@ -39,7 +49,10 @@ async def place_at(
     question: StoredMessageRow,
     standing: Standing | None = None,
 ) -> Place:
-    """Return the place of a turn, given the result of `standing_at`, or one command more. Rarely two commands."""
+    """Return the place of a turn, given the result of `standing_at`. Rarely two commands.
+
+    One command more without `standing`.
+    """
     log.cached.know_questions([question.message])
     if standing is None:
         standing = await standing_at(reader, log, place_of(question))

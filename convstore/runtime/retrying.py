@@ -21,13 +21,21 @@ class Outrun(Exception):  # noqa: N818 - a result, which `until_written` catches
 
 
 class Attempts:
-    """The attempts to write something at the end of a log, and how many of them other writers won."""
+    """The attempts to write something at the end of a log.
+
+    Attributes:
+        lost: Number of attempts that other writers won.
+    """
 
     def __init__(self) -> None:
         self.lost = 0
 
     def lose(self) -> None:
-        """Count an attempt that another writer won; StoreError for the thousandth one."""
+        """Count an attempt that another writer won.
+
+        Raises:
+            StoreError: It was the thousandth one.
+        """
         self.lost += 1
         if self.lost >= _LIMIT:
             raise StoreError(
@@ -45,7 +53,11 @@ class Attempts:
 async def until_written(
     write: Callable[[], Awaitable[_Result]], *outrun: type[Exception]
 ) -> _Result:
-    """Call `write` again as long as it raises one of these errors, because others were faster; 1,000 times."""
+    """Return what `write` returns; call it again as long as it raises one of these errors: other writers were faster.
+
+    Raises:
+        StoreError: They were faster a thousand times.
+    """
     attempts = Attempts()
     while True:
         try:

@@ -10,7 +10,11 @@ from convstore.runtime.clock import ID_LIFETIME, Clock
 
 
 class SchemaWatch:
-    """Knows for each call of a store whether this version may use the database, by one find in 10 seconds."""
+    """Knows for each call of a store whether this version may use the database, by one find in 10 seconds.
+
+    Attributes:
+        is_ready: True once the database is known to be set up.
+    """
 
     def __init__(self, migrator: Migrator, clock: Clock) -> None:
         self._migrator = migrator

@@ -92,7 +92,10 @@ class AcrossSearcher:
     async def search(
         self, conversations: Sequence[_Conversation], request: SearchRequest
     ) -> tuple[list[tuple[int, Match]], list[int]]:
-        """Return the best messages, each with the index of its conversation, and conversations not searched whole."""
+        """Return the best messages, each with the index of its conversation, and the conversations not searched whole.
+
+        The conversations come in order of importance, the most important first.
+        """
         if not request.groups or not conversations:
             return [], []
         search = _Search(conversations, request, self._reader)

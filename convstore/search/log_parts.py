@@ -43,7 +43,13 @@ Unsealed = tuple[StoredSegment, IndexBuilder]
 
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """Segments, and the last entries from the last covered one on, at least four, also as `documents`."""
+    """The segments and the last entries of a log, read in one round trip.
+
+    Attributes:
+        chain: The segments.
+        entries: The last entries, from the last one that the segments cover on, and at least four.
+        documents: The same and more of them, as they are stored.
+    """
 
     chain: Chain = field(default_factory=Chain)
     entries: Sequence[Entry] = ()
@@ -224,7 +230,10 @@ class LogParts:
         entries: Sequence[Entry],
         pace: Pace,
     ) -> int:
-        """Read payloads and add messages to a part, as far as it has room; return the number of entries added."""
+        """Read the payloads of entries and add their messages to a part, a few at a time.
+
+        Return the number of entries that were added; a part for a segment takes only as many as it has room for.
+        """
         total = 0
         for batch in packed(entries, limit=_CHARACTERS_AT_ONCE, size=payload_characters):
             messages = [message for entry in batch for message in entry.messages]

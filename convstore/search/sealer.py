@@ -146,7 +146,10 @@ class Sealer:
     def schedule(
         self, scope: Scope, conversation: str, *, rests: bool = False, split: Unsealed | None = None
     ) -> None:
-        """Seal a conversation soon, or later after a failure; if it `rests`, once no process appends for a minute."""
+        """Seal a conversation soon, after those that were noted before it; later if that failed a short time ago.
+
+        If it `rests`, it is sealed only if no process appended for a minute. `split` is what follows its segments.
+        """
         if not self._is_on or self._clock.monotonic() < self._retry_at.get(conversation, 0.0):
             return
         if len(self._scheduled) >= _MAX_REMEMBERED:
@@ -215,7 +218,10 @@ class Sealer:
         return are_equal(segment.part.sections, await pace.steps(sections_of(part)))
 
     async def _seal_piece(self, due: _Due, pace: Pace) -> bool:
-        """Seal up to the maximum size of a segment, within the longest append's time; True if there may be more."""
+        """Seal up to the maximum size of a segment; return True if there may be more.
+
+        It ends within the time of the longest append, so that a sweep finds what it wrote.
+        """
         head = await self._reader.heads.find(dict(due.scope))
         if head is None or due.conversation not in ("", head.conversation):
             # It was deleted, and its scope may have a new one, which its texts must not reach.

@@ -42,7 +42,13 @@ class Match(NamedTuple):
 
 
 class Matches(NamedTuple):
-    """The matches of a search, best first; `last` is the last ordinal searched, and if `is_last` there are no more."""
+    """The matches of a search, best first.
+
+    Attributes:
+        matches: As many as the request's limit allows.
+        is_last: There are no further ones.
+        last: Ordinal of the last message of the searched log.
+    """
 
     matches: Sequence[Match] = ()
     is_last: bool = True

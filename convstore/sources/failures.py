@@ -28,7 +28,11 @@ def check_judge(judge: Any) -> FailureJudge | None:
 
 
 def has_failed_by(judge: FailureJudge | None, tool: str, message: ToolMessage) -> bool | None:
-    """Return what the application says of a result, None if nothing; InvalidInputError if its function fails."""
+    """Return what the application says of a result; None without a word, and for a tool without a name.
+
+    Raises:
+        InvalidInputError: The function raised, or returned something other than True, False or None.
+    """
     if judge is None or not tool:
         return None
     try:

@@ -51,7 +51,13 @@ _NUMBER = re.compile(r"\s*:\s*(\d+)")
 
 
 class _ParsedJson(NamedTuple):
-    """A value that was parsed, and by the id of each of its `objects` the index of its brace."""
+    """A value that was parsed, and its objects.
+
+    Attributes:
+        value: The value.
+        openings: Index of the brace of each object in the text, by the id of its dict.
+        objects: All objects, which keeps their ids valid.
+    """
 
     value: Any
     openings: dict[int, int]
@@ -150,7 +156,12 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NumberingPlan:
-    """Where numbers are written in the content of a result; `is_marked` if the tool counts its sources itself."""
+    """Where the numbers of a result's sources are written.
+
+    Attributes:
+        content: The content as the tool wrote it.
+        is_marked: True if the tool counts its sources by marks of its own.
+    """
 
     content: Any
     is_marked: bool

@@ -16,7 +16,13 @@ from convstore.sources.source import FoundSource, source_in
 
 
 class SourcePlace(NamedTuple):
-    """Start and end of a source's text and end of its item, in the payload or in the piece that its entry holds."""
+    """The place of a source, in characters of the payload or of the piece that its entry holds.
+
+    Attributes:
+        start: Start of the text.
+        middle: End of the text, and start of the encoded item.
+        end: End of the item.
+    """
 
     start: int
     middle: int

@@ -50,7 +50,13 @@ _MARK = re.compile(r"^[\[(]?\d{1,4}[\]).:][ \t]+")
 
 
 class Place(NamedTuple):
-    """A place in a text: where a number can be inserted, and the characters by which the source was found."""
+    """The place of a source in a text.
+
+    Attributes:
+        at: Index at which a number can be inserted.
+        start: Start of the characters by which the source was found.
+        end: End of these characters.
+    """
 
     at: int
     start: int

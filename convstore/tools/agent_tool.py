@@ -32,7 +32,11 @@ class AgentTool(StructuredTool):
     """
 
     def to_openai(self, *, api: Literal["chat", "responses"] = "chat") -> Any:
-        """Return the specification for `tools` of Chat Completions or of the Responses API."""
+        """Return the specification for `tools` of Chat Completions or of the Responses API.
+
+        Raises:
+            InvalidInputError: `api` is neither.
+        """
         if api not in ("chat", "responses"):
             raise InvalidInputError(f'api is "chat" or "responses", not {api!r}')
         chat = convert_to_openai_tool(self)
@@ -108,7 +112,10 @@ def _sent(answer: Any) -> Any:
 
 
 def _arguments(given: Any) -> Any:
-    """Return the arguments of an SDK's call, None if they are invalid or too deep; other input as it is."""
+    """Return the arguments of a call of a provider's SDK, None if they are invalid; any other input as it is.
+
+    LangChain writes any input into its log, which fails for deep ones; so these are invalid, too.
+    """
     key = _ARGUMENTS.get(str(part_of(given, "type")))
     if key is None:
         return None if isinstance(given, dict) and not has_few_levels(given) else given

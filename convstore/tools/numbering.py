@@ -123,7 +123,10 @@ class _NumberedTool(BaseTool):
 def with_split_lists(tool: Any, *, is_chosen: bool) -> Any | None:
     """Return a tool that keeps a list of sources as its artifact; None for one that needs no such change.
 
-    Unless it `is_chosen` by the application, its annotation has to say that it returns documents of LangChain.
+    Args:
+        tool: A tool of an agent.
+        is_chosen: True if the application says that the tool returns sources. Otherwise its annotation has to say that
+            it returns documents of LangChain.
     """
     if not is_chosen and not _returns_documents(tool):
         return None

@@ -59,7 +59,11 @@ _NO_PAGES = (
 
 
 def read_arguments(given: Mapping[str, Any], page_tokens: int) -> Request:
-    """Return the request in a model's arguments, limited to one call, with remarks; or a ToolException."""
+    """Return the request in a model's arguments, limited to what one call reads, with remarks about the rest.
+
+    Raises:
+        ToolException: An argument has a value of a wrong kind; the message says what is expected.
+    """
     said = {name: list(_items(given, name)) for name in ARGUMENTS}
     problems = [
         f"{name}: expected {_EXPECTED[name]}, not {_kind(unclear[0])}."

@@ -79,7 +79,10 @@ def begin_line(codec: Codec, info: ConversationInfo, *, state: Mapping[str, Any]
 def message_line(
     codec: Codec, item: RecordItem, *, ordinal: int, entry: int, turn_before: int | None = None
 ) -> bytes:
-    """Return the line of one message; without the turn if it is that of the message before."""
+    """Return the line of one message, with its ordinal and the number of its entry in the archive.
+
+    `turn_before` is the turn of the message before it, None for the first one.
+    """
     message: Any = item.message
     at: Any = item.at  # each message of a log has one
     parts = {

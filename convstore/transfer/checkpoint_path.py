@@ -62,7 +62,12 @@ class CheckpointPath:
     async def _rebuilt(
         self, checkpoints: list[Checkpoint], base: Checkpoint | None
     ) -> list[tuple[Checkpoint, list[Any]]]:
-        """Return checkpoints that have changes only, from the newest on, with their messages; `base` is before them."""
+        """Return checkpoints that have changes only with their messages.
+
+        Args:
+            checkpoints: From the newest to the oldest.
+            base: The checkpoint before them, which has a value of the channel, or the first one of the thread.
+        """
         if not checkpoints:
             return []
         if base is None and self.is_cut:

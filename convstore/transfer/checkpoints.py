@@ -70,7 +70,11 @@ async def read_checkpoints(
 
 
 def read_thread_ids(path: Path | str) -> list[str]:
-    """Return the ids of a file with one on each line, each once; InvalidInputError if it cannot be read."""
+    """Return the ids of a file with one on each line, each once; empty lines are skipped.
+
+    Raises:
+        InvalidInputError: The file cannot be read, or is not UTF-8.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

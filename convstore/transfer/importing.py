@@ -265,7 +265,10 @@ class _Import:
     async def _run(
         self, chat: Conversation, record: ConversationRecord, messages: Sequence[ReadyMessage]
     ) -> tuple[int, list[str]]:
-        """Import a record, as often as a concurrent import is ahead; return messages written, and differences."""
+        """Import a record, going on where the log ends as often as a concurrent import of it is ahead.
+
+        Return the number of messages written, and differences from the source.
+        """
         written = 0
 
         async def go_on() -> list[str]:
@@ -322,9 +325,11 @@ class _ConversationImport:
         self._rewound: set[str] = set()
 
     async def run(self) -> list[str]:
-        """Append or count the missing messages; return differences. TailMoved if another writer appended meanwhile.
+        """Append the missing messages, or with `dry_run` count them; return differences from the source.
 
-        An InvalidInputError says that the record does not continue the log.
+        Raises:
+            InvalidInputError: The record does not continue the log; nothing was written.
+            TailMoved: Another writer appended meanwhile; import the record again.
         """
         try:
             await self._run()

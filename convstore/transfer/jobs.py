@@ -21,7 +21,8 @@ async def run_each(
 ) -> None:
     """Run some work for each item, `jobs` at a time, and close the generator of the items.
 
-    After an error, work in progress ends first: cancelling PyMongo in server selection may hang.
+    An error of the work is raised after the work in progress has ended: cancelling PyMongo in server selection may hang
+    forever. If the call is cancelled, the work is too.
     """
     running: set[asyncio.Task[None]] = set()
     try:

@@ -77,7 +77,10 @@ def make_ready(
 ) -> tuple[list[ReadyMessage], list[Problem]]:
     """Return the messages of a record that can be appended, and the problems of the others.
 
-    One without an id gets one made from the record's. An InvalidInputError says that another value cannot be stored.
+    A message without an id gets one made from the record's id.
+
+    Raises:
+        InvalidInputError: A value of the record, besides its messages, cannot be stored.
     """
     check_record(record, codec)
     messages = list[ReadyMessage]()
@@ -109,7 +112,11 @@ def make_ready(
 def without_left_out(
     record: ConversationRecord, messages: Sequence[ReadyMessage], codec: Codec
 ) -> ConversationRecord:
-    """Return a record with the facts of messages that can be appended; InvalidInputError if changes need others."""
+    """Return a record whose facts name the ordinals of the messages that can be appended.
+
+    Raises:
+        InvalidInputError: Others were left out that its changes need.
+    """
     positions = [message.position for message in messages]
     if not record.changes or positions == [*range(1, len(record.messages) + 1)]:
         return record
@@ -128,7 +135,10 @@ def without_left_out(
 
 
 def columns_of(messages: Sequence[ReadyMessage], ids: Mapping[int, str]) -> dict[str, Columns]:
-    """Return the columns of messages by their ids; `ids` are those of all of the record, by their positions."""
+    """Return the columns of messages by their ids, as far as their record has them.
+
+    `ids` are those of all messages of the record, by their positions.
+    """
     found = dict[str, Columns]()
     for ready in messages:
         item = ready.item
@@ -178,7 +188,10 @@ def batches_of(record: ConversationRecord, messages: Sequence[ReadyMessage]) -> 
 def by_batch(
     ends: Sequence[int], placed: Iterable[Placed], place: Callable[[Placed], int]
 ) -> defaultdict[int, list[Placed]]:
-    """Return what has a place in the log by the position of the last message before it that is appended, 0 for none."""
+    """Return what has a place in the log by the position of the last message of the batch before it, 0 for none.
+
+    Messages at the end of the batch may have been left out.
+    """
     found = defaultdict[int, list[Placed]](list)
     for each in placed:
         index = bisect_right(ends, place(each))

@@ -106,9 +106,12 @@ async def _async_connection(source: Any) -> AsyncIterator[Any]:
 async def open_saver(
     source: str, *, collection: str = COLLECTION, writes_collection: str = WRITES_COLLECTION
 ) -> AsyncIterator[Any]:
-    """Open a saver of MongoDB, Postgres or SQLite for reading; an InvalidInputError if it has nothing to read.
+    """Open a saver for reading: an address of MongoDB or Postgres, or the path of a SQLite file.
 
     Only LangGraph's and LangChain's own classes are built from what is stored.
+
+    Raises:
+        InvalidInputError: There are no checkpoints, the server cannot be reached, or a package is missing.
     """
     if source.startswith(POSTGRES):
         with _opened_postgres(source) as saver:

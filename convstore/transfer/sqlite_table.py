@@ -21,7 +21,11 @@ _BYTES_OF_A_ROW = 8
 
 
 class SQLiteTable:
-    """A table of a file, open to be read; it raises sqlite3.Error if the file is damaged, or has no such table."""
+    """A table of a file, open to be read.
+
+    Raises:
+        sqlite3.Error: The file is no database with such a table, and its methods: it is damaged.
+    """
 
     def __init__(self, path: Path, name: str) -> None:
         self._name = '"' + name.replace('"', '""') + '"'

@@ -205,7 +205,12 @@ def plain_state(value: Any) -> list[Any]:
 
 
 def rebuilt(history: Mapping[str, Any], numbers: Sequence[int]) -> list[list[Any]]:
-    """Return states of consecutive checkpoints that have changes only, oldest first, with `numbers` of writes each."""
+    """Return the states of consecutive checkpoints that have changes only, from the oldest to the newest.
+
+    Args:
+        history: What the checkpointer's `get_delta_channel_history` returns for the newest of them.
+        numbers: For each of them, the number of writes between its parent and it.
+    """
     writes = history["writes"]
     if len(writes) != sum(numbers):
         raise InvalidInputError(

@@ -35,7 +35,15 @@ _NEWEST = 10
 
 
 class _Wanted(NamedTuple):
-    """The variant that is to become active; `changes` are the newest entries that changed its place, newest first."""
+    """The variant that is to become active.
+
+    Attributes:
+        turn_id: Id of its question.
+        variant: Its id.
+        question: Ordinal of its question.
+        place: The turn that stood at its place first.
+        changes: The newest entries that changed the place, newest first.
+    """
 
     turn_id: str
     variant: str
@@ -156,7 +164,10 @@ class Activator:
         changes: Sequence[Entry],
         leaving: Entry | None,
     ) -> tuple[Snapshot, Snapshot]:
-        """Return the log, and as of the entry before the one that took the variant away. At most one command."""
+        """Return the log, and the log as of the entry before the one that took the variant away.
+
+        One command for further entries, none if those that were read are enough.
+        """
         numbers = {tail.rewind_entry, tail.whole_list}
         found = {entry.number: entry for entry in changes}
         if leaving is not None:

@@ -134,7 +134,10 @@ def _decidable(record: TurnRecord, result_id: str, decision: Decision) -> TurnCa
 
 
 def results_of(call: TurnCall, decision: Decision) -> list[ToolMessage]:
-    """Return the result of a call that was rejected, in LangChain's words, or answered by a person."""
+    """Return the result that a decision gives at once: of a rejected call, or one that a person answered.
+
+    A rejection reads as LangChain's ``HumanInTheLoopMiddleware`` writes it.
+    """
     if decision.verdict == "respond":
         return [result_of(call, decision.message)]
     if decision.verdict == "reject":

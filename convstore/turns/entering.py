@@ -80,7 +80,10 @@ class TurnEntrance:
     async def enter_for_run(
         self, scope: Scope, turn_id: str, *, busy: Busy, seconds: float, is_new: bool
     ) -> HeldTurn:
-        """Take the lease for a run, which appends its question itself; with `is_new` the log is not asked for that."""
+        """Take the lease for a run of a framework, which appends the question of its turn itself.
+
+        With `is_new` the log is not asked for the question, which it does not seem to have.
+        """
         lease = self._lease(turn_id)
         enter = partial(self._enter_for_run, is_new=is_new)
         return await self._take_and_work(
@@ -96,7 +99,10 @@ class TurnEntrance:
         return held
 
     async def _enter_for_run(self, held: HeldTurn, *, is_new: bool) -> None:
-        """Read a turn, or the end of the log, where calls that wait then get results as from any question."""
+        """Read a turn as the log has it, or the end of the log if its question is to be appended.
+
+        Calls that wait for a person then get their results, as from any other question.
+        """
         held.may_be_superseded = True
         if not is_new:
             with suppress(UnknownMessageError):

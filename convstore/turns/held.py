@@ -88,7 +88,11 @@ class Addition(NamedTuple):
 
 @dataclass(slots=True)
 class TurnServices:
-    """What the turns of a store are read and written by; `lease` says how long one lasts."""
+    """What the turns of a store are read and written by.
+
+    Attributes:
+        lease: How long a lease lasts without a renewal.
+    """
 
     reader: LogReader
     leases: TurnLeases
@@ -196,7 +200,10 @@ class HeldTurn:
 
     @property
     def must_mark_stop(self) -> bool:
-        """True if somebody asked to stop, whatever was answered since, and the log says neither that nor an end."""
+        """True if somebody asked to stop, and the log does not say yet that the turn was stopped or finished.
+
+        What answered the turn meanwhile is no reason not to: who asked was told that the turn is stopped.
+        """
         return self.is_stopping and not self.record.is_ended
 
     @property
@@ -527,7 +534,10 @@ class HeldTurn:
             await self.append_if(judge)
 
     async def _release(self, *, stopping: bool = False) -> bool:
-        """Give a lease back, also one asked to stop with `stopping`; return False if it is not this worker's."""
+        """Give a lease back, after which this worker writes nothing; return False if it is not this worker's.
+
+        One that was asked to stop is given back only with `stopping`.
+        """
         async with self.lock:
             if self.is_lost:
                 return True

@@ -68,7 +68,10 @@ class Naming:
     taken: set[str] = field(default_factory=set)
 
     async def append(self, messages: Sequence[BaseMessage], write: Write[_Result]) -> _Result:
-        """Append messages of the turn, each under an id of its own; again if the log has an id for another message."""
+        """Append messages of the turn, each under an id that no other message has.
+
+        One append, unless the log has an id for another message.
+        """
         while True:
             named, known = self.named(messages)
             try:
@@ -185,7 +188,10 @@ class Naming:
         return id_
 
     def _result_id(self, message: ToolMessage, answered: TurnCall | None, ordinal: int) -> str:
-        """Return the id of a result: its own, that of the open call that it answers, or a new one if that is taken."""
+        """Return the id of a result: its own, that of its call if it has none, or a new one if that is taken.
+
+        `answered` is the open call that it answers.
+        """
         given = str(message.id)
         is_nameless = given in self.nameless
         if not is_nameless and given not in self.taken:

@@ -60,7 +60,11 @@ class TurnRecordReader:
         return None
 
     async def read(self, scope: Scope, turn_id: str) -> FoundTurn:
-        """Return a turn as it stands; an UnknownMessageError if the log lacks its question, or it was rewound."""
+        """Return a turn as the log has it, as it stands.
+
+        Raises:
+            UnknownMessageError: The log does not have its question, or it was rewound.
+        """
         cached, row = await self._reader.find_question(scope, turn_id)
         log = await self._reader.snapshot(cached)
         if not log.active.has(row.message.ordinal):

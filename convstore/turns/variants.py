@@ -56,7 +56,11 @@ class VariantRequest(NamedTuple):
 
 
 class Variants:
-    """Reads and changes the variants of turns, for all conversations of a store."""
+    """Reads and changes the variants of turns, for all conversations of a store.
+
+    Attributes:
+        writer: Appends their entries.
+    """
 
     def __init__(self, reader: LogReader, writer: Writer, rewinder: Rewinder) -> None:
         self._reader = reader
@@ -64,7 +68,11 @@ class Variants:
         self._rewinder = rewinder
 
     async def _place(self, scope: Scope, turn_id: str, log: Snapshot | None = None) -> Place:
-        """Return the place of a turn, now or in a log that was read. Three commands, rarely five."""
+        """Return the place of a turn, now or as of a log that was read. Three commands, rarely five.
+
+        Raises:
+            UnknownMessageError: The log does not have its question.
+        """
         cached, question = await self._reader.find_question(scope, turn_id)
         log = log or await self._reader.snapshot(cached)
         return await place_at(self._reader, log, question)
@@ -194,7 +202,10 @@ class Variants:
     async def _place_and_variant(
         self, log: Snapshot, turn_id: str, variant: str
     ) -> tuple[Place, list[Entry]]:
-        """Return the place of a turn and the entries of a variant there; see `find_question`. Two commands, or four."""
+        """Return the place of a turn, and the entries of a variant there, as of a log; raises as `find_question` does.
+
+        Two commands in one round trip; twice for an edited question.
+        """
         cached = log.cached
         (row, entries), standing = await together(
             self._reader.log.message_and_entries(
@@ -261,7 +272,11 @@ class Variants:
         return branch._replace(totals=totals)
 
     async def read(self, scope: Scope, turn_id: str, asked: VariantRequest) -> FoundTurn:
-        """Return a variant that was begun; an UnknownMessageError if it is unfinished and its place is not active."""
+        """Return a variant that was begun.
+
+        Raises:
+            UnknownMessageError: It is unfinished, and its place is not active any more.
+        """
         place = await self._place(scope, asked.instead_of or turn_id)
         entries = await self._entries(place.log, place.standing.place, [asked.variant])
         if not entries:
@@ -318,7 +333,11 @@ class Variants:
     async def hidden(
         self, scope: Scope, turn_id: str, variant: str
     ) -> tuple[list[BaseMessage], str]:
-        """Return the messages of a variant that is not shown yet, and the id of the question shown instead."""
+        """Return the messages of a variant that is not shown yet, and the id of the question that is shown instead.
+
+        Raises:
+            UnknownMessageError: The log does not have its question.
+        """
         place = await self._place(scope, turn_id)
         own = await self._entries(place.log, place.standing.place, [variant])
         messages = (await self._found(place, own)).record.messages if own else []

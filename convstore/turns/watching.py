@@ -38,8 +38,14 @@ _MAX_LIMIT = 1_000
 class _Told:
     """State of a conversation that a watcher was sent.
 
-    The reader has to drop messages from `replaces_from` on, if it is not 0. Without `log` the entry to read from is
-    looked for. `variants` are places and ids of those begun since then.
+    Attributes:
+        conversation: Its id, "" for none.
+        last: Ordinal of the last message.
+        replaces_from: The reader has to drop messages from this ordinal on; 0 for none.
+        log: The log as it was read; None to look for the entry to read from.
+        record: The last turn, None before the first one.
+        variants: Places and ids of the other answers and questions that were begun since then.
+        state: What was told of the turn.
     """
 
     conversation: str = ""

@@ -43,7 +43,11 @@ def address_in(variables: Mapping[str, str]) -> str:
 
 
 def with_database(uri: str, database: str, uri_name: str, database_name: str) -> str:
-    """Return a valid address with the database that it names, or else this one; InvalidInputError for another."""
+    """Return a valid address with the database that it names, or else this one.
+
+    Raises:
+        InvalidInputError: It names another database. The error has the names of the settings, not their values.
+    """
     scheme, _, rest = uri.partition("://")
     place, question, options = rest.partition("?")
     hosts, _, named = ("", "", place.strip("/")) if scheme == "memory" else place.partition("/")

@@ -86,7 +86,10 @@ class ConversationEnd(NamedTuple):
         return ", ".join(self.waiting)
 
     def line(self, now: datetime | None = None) -> str:
-        """Return its label and reason, given the time also for how long it lasts; "" if it is finished."""
+        """Return its label and its reason; "" if it is finished.
+
+        Given the time, also for how long a turn waits or has no answer: nothing was written since.
+        """
         label = self.label
         if now and self.since and self.kind in _LASTING:
             label = f"{label} {age(self.since, now)}"
@@ -143,7 +146,10 @@ class ListRow:
         return self.end.label
 
     def state_line(self, now: datetime | None = None) -> str:
-        """Return its end with the reason, given the time also its age, a nearly full budget, and a bad rating."""
+        """Return its end with the reason, the share of its budget if it is nearly full, and if it was rated down.
+
+        Given the time, also how long the end has lasted; see `ConversationEnd.line`.
+        """
         share = f"{percent(self.share)}% of its budget" if self.is_full else ""
         rating = CHIPS["down"][0] if self.is_rated_down else ""
         return "; ".join(filter(None, (self.end.line(now), share, rating)))
@@ -232,7 +238,13 @@ def columns_of(document: Mapping[str, Any], scope_keys: Sequence[str]) -> dict[s
 
 
 class Chip(NamedTuple):
-    """The button of a state: label and number of rows, `is_least` if older conversations may be in it, too."""
+    """The button of a state.
+
+    Attributes:
+        label: The label of the state.
+        number: The number of rows in the state.
+        is_least: True if older conversations, which were not read, may be in this state too.
+    """
 
     label: str
     number: int
@@ -247,7 +259,10 @@ class Chip(NamedTuple):
 
 
 def chips_of(rows: Sequence[ListRow], *, has_older: bool, chosen: str = "") -> dict[str, Chip]:
-    """Return the buttons of states that rows have, or may have; "attention" and the chosen one always."""
+    """Return the buttons of the states that rows have, or that may be found in older conversations.
+
+    "attention", and the state that is chosen, have a button always.
+    """
     chips = {
         name: Chip(label, sum(is_kept(row) for row in rows), is_least=has_older)
         for name, (label, is_kept) in CHIPS.items()

@@ -301,7 +301,11 @@ ROWS: Final = {
 def rules_for(
     provider: str | ProviderRules | None, model: str | None, *, default: ProviderRules
 ) -> ProviderRules:
-    """Return the row of a provider, else of a model, else the default; InvalidInputError for another name."""
+    """Return the row of a provider, or else of a model; the default without both.
+
+    Raises:
+        InvalidInputError: No row has the provider's name.
+    """
     if isinstance(provider, ProviderRules):
         return provider
     if provider is not None:
@@ -310,7 +314,11 @@ def rules_for(
 
 
 def rules_of_framework(provider: str | ProviderRules | None, model: str | None) -> ProviderRules:
-    """Return the rules for a framework: of the provider, or the model, or what all providers accept."""
+    """Return the rules for a framework: what all providers accept if neither the provider nor the model is known.
+
+    Raises:
+        InvalidInputError: No row has the provider's name.
+    """
     known = _known_row(model) if model else None
     return rules_for(provider, None, default=known or _ANY)
 

@@ -145,7 +145,10 @@ def check_listing(keys: Sequence[str], listing: Sequence[str]) -> tuple[str, ...
 
 
 def check_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of a complete scope in the order of the store's keys, a child's path last, or raise."""
+    """Return the pairs of a complete scope, in the order of the store's keys, else raise an InvalidScopeError.
+
+    That of a child has its path as the last one.
+    """
     if PATH in values:
         outer = check_scope(keys, {key: value for key, value in values.items() if key != PATH})
         return (*outer, (PATH, _check_path(values[PATH])))
@@ -158,7 +161,11 @@ def check_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple[tuple[s
 
 
 def as_scope(scope: Any) -> dict[str, Any]:
-    """Return the values of a scope by key; an InvalidScopeError if it is no mapping from names to values."""
+    """Return the values of a scope that was passed as a mapping, by key; what the store needs is not checked.
+
+    Raises:
+        InvalidScopeError: It is no mapping from names to values.
+    """
     if not isinstance(scope, Mapping) or not all(isinstance(key, str) for key in scope):
         raise InvalidScopeError(
             f"a scope must be a dict of its keys and values, not {type(scope).__name__}"

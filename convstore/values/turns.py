@@ -114,7 +114,11 @@ class TurnCall(Value):
 
 
 def call_named(call: Any) -> str:
-    """Return the `result_id` of a call, given as itself or by this id; an InvalidInputError for anything else."""
+    """Return the `result_id` of a call, which is given as itself or by this id.
+
+    Raises:
+        InvalidInputError: It is neither.
+    """
     if isinstance(call, TurnCall):
         return call.result_id
     if type(call) is not str:

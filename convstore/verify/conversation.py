@@ -95,7 +95,10 @@ class ConversationCheck:
         return check
 
     async def _repaired_log(self, check: LogCheck) -> LogCheck:
-        """Replace the log by a copy of what is left, unless the copy has a break; return the check of the copy."""
+        """Replace the log by a copy of what is left of it, and return the check of the copy.
+
+        Nothing is replaced if that check finds a break, or if another repair was first.
+        """
         made = await self._copied(check)
         if made is None:
             return check

@@ -184,7 +184,12 @@ def _is_plain(content: Any) -> bool:
 
 @dataclass(slots=True)
 class RecentSources:
-    """The newest sources of a log, and the last entry that shows each text, to find those that name an earlier copy."""
+    """The newest sources of a log, to check which of them name an earlier copy of their text.
+
+    Attributes:
+        digests: Digests of sources, by number.
+        entries: Number of the last entry that shows a text, by its digest; the newest last.
+    """
 
     digests: dict[int, bytes] = field(default_factory=dict)
     entries: dict[bytes, int] = field(default_factory=dict)
@@ -300,7 +305,10 @@ def with_active(totals: Totals, entry: Entry, before: Totals) -> Totals:
 def branch_problem(
     entry: Entry, messages: Sequence[BaseMessage], known: dict[tuple[str, str], Totals]
 ) -> str:
-    """Compare the totals of a variant with those that follow from its last entry; "" if they agree."""
+    """Compare the totals of a variant with those that follow from its last entry, in `known`; "" if they agree.
+
+    Those of its first entry are compared by `ActiveTotals`, once it becomes active.
+    """
     event = EVENT.of(entry)
     stored = own_totals(entry)
     if event is None or not event.variant:

@@ -89,7 +89,10 @@ async def _check_parent(subject: Subject, document: Document, head: Head) -> Non
 
 
 def _lost(subject: Subject, head: Head, check: LogCheck) -> str:
-    """Return how the log lacks the entry that the head names, "" if it has it, or a writer may insert it just now."""
+    """Return how the log lacks the entry that the head names, "" if it has it, or a writer may be about to insert it.
+
+    A log that cannot be read whole is reported by itself.
+    """
     if not subject.is_old(head.written_at) or check.is_damaged:
         return ""
     number, link = head.entry

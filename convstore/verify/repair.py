@@ -159,7 +159,11 @@ class Repairer:
             _LOGGER.warning("what came late to %s was not moved to %s: %s", source, target, error)
 
     async def _move_late(self, tombstone: Document, source: str, target: str) -> None:
-        """Append what another log, which this one replaced, has more; SlotTaken if another writer was faster."""
+        """Append to a log, to which others append too, what it lacks of one that it replaced.
+
+        Raises:
+            SlotTaken: Another writer was faster; what was appended before is found by its links.
+        """
         since = tombstone["at"].replace(tzinfo=UTC) - _CLOCKS_DIFFER
         entries, _ = await self.ends.reader.log.count(source)
         if entries == tombstone["entries"] and not await self.copies.has_annotations(
@@ -214,7 +218,10 @@ class Repairer:
     async def _copy_state(
         self, source: str, target: str, copy: LogCopy, document: Document | None
     ) -> None:
-        """Insert the state of the copy with the summaries that it can have; without them if any is damaged."""
+        """Insert the state of the copy, with the summaries that cover no message after its last one.
+
+        It has no summaries if they or the state are damaged.
+        """
         state = State(target, self.ends.reader.clock.now())
         kept = list[SummaryRecord]()
         with suppress(CorruptDocumentError):

@@ -53,7 +53,10 @@ class StateCheck:
         )
 
     async def run(self, check: LogCheck) -> None:
-        """Check state, summaries and log against each other, unless a newer convstore wrote any of them."""
+        """Check the state against the log and the summaries, and the summaries against the log.
+
+        Nothing is checked if a newer convstore wrote the state or a summary.
+        """
         if self.document and is_newer(self.document, "state"):
             return
         found = await self._summaries()

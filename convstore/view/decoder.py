@@ -251,7 +251,10 @@ class Decoder:
         )
 
     def size_cut(self, message: EntryMessage, showing: Showing, tokens: int) -> int:
-        """Return the most that a message may take whose texts are cut, given its size without that."""
+        """Return the size of a message whose texts are cut, given its size without that.
+
+        It is the most that it may take if the view reads its payload, which is not read to decide.
+        """
         if not needs_edges_only(_limit(self.policy, showing)) or _payload_in_view(
             message, self.policy, showing
         ):

@@ -143,7 +143,11 @@ class Load(ActiveRows):
         return self.log.active.entry, self.summary.token if self.summary else ""
 
     def add_end(self, new: Sequence[Entry]) -> None:
-        """Add the last entries, which follow the cached ones; CorruptDocumentError if one in between is missing."""
+        """Add the last entries of the log, which follow the cached ones.
+
+        Raises:
+            CorruptDocumentError: An entry in between is missing.
+        """
         held = self.held
         check_links(self.cached.conversation, [*held.entries[-1:], *new])
         self.entries = [*held.entries, *new]
@@ -158,7 +162,11 @@ class Load(ActiveRows):
         self._use_rows(rows or self._rows_of(self.entries))
 
     def prepend(self, entries: list[Entry]) -> None:
-        """Prepend entries that directly precede those read; CorruptDocumentError if one in between is missing."""
+        """Prepend entries that directly precede those already read.
+
+        Raises:
+            CorruptDocumentError: An entry in between is missing.
+        """
         check_dense(self.cached.conversation, entries, last=self.before - 1)
         if entries[-1].number + 1 < self.entries[0].number:  # there are rewound entries in between
             self.kept_from = max(self.kept_from, self.entries[0].number)
@@ -363,7 +371,11 @@ class Load(ActiveRows):
         rows: Sequence[Row],
         needed: Sequence[tuple[str, PayloadRef]],
     ) -> tuple[dict[str, str], list[PayloadRef]]:
-        """Return the texts that a view of these rows needs, by message id, and the payloads that were read."""
+        """Return the texts that a view of these rows needs, by message id, and the payloads read from the database.
+
+        Raises:
+            CorruptDocumentError: A chunk is missing or damaged.
+        """
         # Taken before reading: an append that finishes during the read may drop cached payloads.
         kept = self.cached.payloads
         if not needed and not kept:

@@ -21,7 +21,14 @@ BYTES_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class MediaLimits:
-    """The most that the media of a request may take, `tokens` those of finished turns; None for no limit."""
+    """The most that the media of a request may take; None for no limit.
+
+    Attributes:
+        length: Characters of Base64.
+        images: Number of images.
+        pages: Number of pages of PDFs.
+        tokens: Tokens, of finished turns only.
+    """
 
     length: int | None = None
     images: int | None = None
@@ -56,7 +63,11 @@ def kept_media(
 ) -> dict[int, int]:
     """Return how many media, the newest ones, messages keep that have to give some up, by ordinal.
 
-    `current` and `earlier` are the messages with media of the turn in progress and of finished turns, oldest first.
+    Args:
+        current: The messages with media of the turn in progress, oldest first.
+        earlier: Those of finished turns that show theirs, oldest first.
+        limits: What the media may take together.
+        tokens: Returns the tokens of the media of a message.
     """
     sizes = [size for message in current for size in message.media]
     gone = _leaving(sizes, limits)

@@ -107,7 +107,11 @@ class PastViews:
         return PastView(messages=[], report=HistoryReport(), policy=policy).sealed(stamps)
 
     async def _point(self, cached: CachedConversation, at: Moment, policy: HistoryPolicy) -> Point:
-        """Return what the view depends on that the caller asks for; UnknownMessageError without such a message."""
+        """Return what the view that the caller asks for depends on.
+
+        Raises:
+            UnknownMessageError: This conversation has no such message, or no view with this stamp.
+        """
         key = view_key(policy, self._counter.name)
         if at is None:
             end = await self._ends.read(cached)
@@ -290,7 +294,11 @@ async def _rendered(load: Load, marks: ViewMarks) -> Decision:
 
 
 def check_moment(at: object) -> Moment:
-    """Return a caller's moment; an InvalidInputError unless it is a stamp, message id, ordinal or None."""
+    """Return the moment that a caller asks for if it is valid.
+
+    Raises:
+        InvalidInputError: It is no stamp, message id, ordinal or None.
+    """
     if at is None:
         return at
     if isinstance(at, ViewStamp):

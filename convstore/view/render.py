@@ -77,7 +77,13 @@ def get_conversational_history(messages: Sequence[BaseMessage]) -> list[BaseMess
 def make_note(
     left_out: tuple[int, int], results: Sequence[NamedResult], *, first: int
 ) -> HumanMessage:
-    """Build the note for turns and steps that are left out, which names the newest results in them."""
+    """Build the note for turns and steps that are left out; equal arguments give equal notes.
+
+    Args:
+        left_out: How many turns and how many steps of later turns.
+        results: The newest results in them, newest first.
+        first: Ordinal of the first message after the turns.
+    """
     counts = [
         f"{n} earlier {unit}{'s' * (n != 1)}"
         for n, unit in zip(left_out, ("turn", "step"), strict=True)
@@ -99,10 +105,17 @@ def build_view(
     system: Sequence[EntryMessage] = (),
     notes: Sequence[Shown] = (),
 ) -> View:
-    """Decode and pair the rows of a view, from its start to the end of the log; CorruptDocumentError if one is damaged.
+    """Decode and pair the rows of a view.
 
-    `shown` says how each is shown, None for those left out. The decoder has the texts that `payloads_needed` named, and
-    `notes` replace summarised turns and what is left out.
+    Args:
+        rows: From the start of the view to the end of the log.
+        shown: How each of them is shown; None for those left out.
+        decoder: Restores them; has the texts that `payloads_needed` named.
+        system: Leading system messages.
+        notes: Messages that replace summarised turns and what is left out.
+
+    Raises:
+        CorruptDocumentError: A stored message is damaged; the error names its entry.
     """
     visible = _visible(rows, shown, system, decoder.policy)
     logged = [message for message, _ in visible]

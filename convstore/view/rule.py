@@ -42,7 +42,13 @@ class Decision(NamedTuple):
 
 
 def decide(log: SizedLog, record: tuple[int, int, int], note: NoteSize) -> Decision:
-    """Decide what a view shows, given the turns from the record's start on, or so many that no earlier one fits."""
+    """Decide what a view shows.
+
+    Args:
+        log: The turns from the start in the record on, or so many that earlier ones cannot be shown.
+        record: Start, `short_through` and `stubs_through` as stored; zeros for a policy without a record.
+        note: Measures notes.
+    """
     choice = _Choice(log, record, note)
     choice.limit_turns()
     budget = log.policy.max_tokens

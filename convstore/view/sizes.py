@@ -58,7 +58,13 @@ class Forms(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A turn as a view shows it: its size, how each row is shown, and ranges of rows that are left out."""
+    """A turn as a view shows it.
+
+    Attributes:
+        size: Tokens of what is shown.
+        shown: How each of its rows is shown; None for a row that is left out.
+        left: Its steps that are left out, as ranges of rows.
+    """
 
     size: int
     shown: Sequence[Showing | None]

@@ -35,7 +35,11 @@ def with_bound_thinking(
 ) -> View:
     """Return a view without thinking that the model would refuse; the same object if it has none such.
 
-    `rows` are those that it may show; it `is_cut` if it left something out for want of room, or has a summary.
+    Args:
+        view: The view.
+        rows: The rows that it may show, in order.
+        counter: Measures what is changed.
+        is_cut: True if the view left something out for want of room, or has a summary.
     """
     thought = {
         str(each.id): at for at, each in enumerate(view.messages) if has_bound_thinking(each)

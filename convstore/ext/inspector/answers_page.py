@@ -25,7 +25,13 @@ _MOST_MESSAGES = 40
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """A variant that the page shows, its first messages (True for a failed result), and how many are left."""
+    """A variant that the page shows.
+
+    Attributes:
+        variant: The variant.
+        messages: Its first messages: ordinal, message, text, and True for a result that reports a failed call.
+        left: The number of the others.
+    """
 
     variant: Variant
     messages: list[tuple[int, BaseMessage, Body, bool]]

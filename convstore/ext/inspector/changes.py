@@ -94,7 +94,10 @@ class Changes:
 def changes_between(
     before: View, after: View, has_ended: Callable[[int], bool], cut_by: str
 ) -> Changes:
-    """Return what changed from one call's view to the next; `cut_by` is the cause that `break_between` names."""
+    """Return what changed from the view of one call to the next.
+
+    `has_ended` says so of the turn of an ordinal, and `cut_by` is the cause that `break_between` names.
+    """
     kept = kept_between(before.history, after.history, cut_by)
     causes = list(_causes(before.history, after.history, has_ended))
     states = _STATES_BY_CAUSE.get(cut_by, ())

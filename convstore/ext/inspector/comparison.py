@@ -211,7 +211,10 @@ class View:
         return Given(reason.state, label, why, size, message, reason.summary, part, replaces)
 
     def ordinals(self) -> dict[str | None, int]:
-        """Return the ordinals of the view's messages by id, by its reasons; none if results were moved to calls."""
+        """Return the ordinals of the messages of the view by id; none of them if results were moved to their calls.
+
+        The view shows what its reasons say in the log's order, which both give from the end.
+        """
         shown = [reason for reason in self.history.report.reasons if reason.state in SHOWN]
         places = [ordinal for reason in shown for ordinal in range(reason.first, reason.last + 1)]
         pairs = zip(reversed(self._by_id), reversed(places), strict=False)

@@ -421,7 +421,10 @@ async def _lines(chat: Conversation, rows: Sequence[Row], calls: Calls) -> list[
 async def _results(
     chat: Conversation, shown: Sequence[StoredMessage]
 ) -> tuple[dict[str, ToolRecord], dict[str, str]]:
-    """Return the tool results of a page in full, small ones first, as far as they fit; and what is damaged."""
+    """Return the tool results of a page in full, the small ones first, as far as their sizes allow.
+
+    Of those that are damaged, which the page shows as stubs, return what is wrong and the command that checks them.
+    """
     tools = sorted(
         (result for result in shown if result.message.type == "tool"),
         key=lambda result: result.tokens,

@@ -89,7 +89,10 @@ async def exported_list(
     store: ConversationStore,
     permitted: Mapping[str, str],
 ) -> Response:
-    """Return the rows that the form selects as a "json" or "csv" file; costs are without sub-agents."""
+    """Return the rows that the form selects as a file to download, "json" or "csv".
+
+    A row has what `convstore list --json` says of a conversation; its cost is without its sub-agents.
+    """
     found = await select(request, store, permitted)
     named = await host_of(store).titled([row.info for row in found.rows])
     rows = json_values(

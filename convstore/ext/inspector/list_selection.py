@@ -149,7 +149,10 @@ async def select(
     *,
     cursor: str | None = None,
 ) -> Selection:
-    """Return what the address selects of a page of conversations; HTTPException if it asks for something unknown."""
+    """Return what the address selects of a page of conversations, by default that of its cursor.
+
+    HTTPException if it asks for something unknown.
+    """
     began = time.perf_counter()
     query = ListQuery.of(request)
     choice = await choice_of(request, store, permitted)
@@ -167,7 +170,10 @@ async def select(
 async def _with_words(
     store: ConversationStore, rows: Sequence[ListRow], query: ListQuery, scope: dict[str, Any]
 ) -> tuple[list[ListRow], str]:
-    """Return the rows with messages that match the words, all without words, and why others may match, too."""
+    """Return the rows of conversations with messages that match the words, and why others may match, too.
+
+    All rows without words.
+    """
     if not query.words.strip():
         return list(rows), ""
     found = await store.search(

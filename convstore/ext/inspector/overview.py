@@ -136,7 +136,10 @@ class Overview:
         return {name: path for name, path in paths.items() if path}
 
     def around(self, has: Callable[[ModelCall], object]) -> tuple[int, int, int]:
-        """Return how many calls have something, and those before and after the window, 0 for none."""
+        """Return how many calls have something, and the ordinals of the last before the window and the first after.
+
+        0 for none.
+        """
         found = [call.ordinal for call in self.calls if has(call)]
         if not self.rows:
             return 0, 0, 0

@@ -12,7 +12,12 @@ from convstore.log.facts.kind import FactKind
 
 
 class Claim(NamedTuple):
-    """A claim of source ids by the conversation of a child; no other conversation of the family may use them then."""
+    """A claim of source ids.
+
+    Attributes:
+        by: The conversation of the child.
+        ids: The source ids, which no other conversation of the family may use then.
+    """
 
     by: str
     ids: tuple[int, ...]

@@ -79,7 +79,10 @@ class EventKind(FactKind[TurnEvent]):
         return [events_of(value.turn)] if value.is_of_call else []
 
     def moved(self, value: TurnEvent, entry: Entry, copy: LogCopy) -> TurnEvent | None:
-        """Return it as a copy records it; without its variant if what the variant needs is lost in the copy."""
+        """Return it as a copy records it; without its variant if the copy cannot show that.
+
+        Its beginning or its question is lost, or the entry that made the messages before it active.
+        """
         event = value._replace(question=copy.places.get(value.question, 0))
         if not event.variant:
             return event

@@ -95,7 +95,11 @@ def item_digest(id_: str, kind: str, text: str) -> bytes:
 
 
 def read_log_item(codec: Codec, row: ItemRow, payload: str | None, *, key: str) -> StoredItem:
-    """Return an item as it was appended; a CorruptDocumentError, which names its entry by `key`, if it is damaged."""
+    """Return an item as it was appended, given its payload if it has one, and the key of its entry.
+
+    Raises:
+        CorruptDocumentError: It is damaged; names the entry.
+    """
     item = row.item
     text = row.item.body if payload is None else payload
     try:

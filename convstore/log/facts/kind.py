@@ -115,7 +115,11 @@ class FactKind(Generic[Value]):
         return Sealed(json.dumps(value, ensure_ascii=False))
 
     def decode(self, stored: Any, number: int) -> Value:
-        """Return the fact that `encode` wrote; a ValueError, TypeError or LookupError if it is damaged."""
+        """Return the fact that `encode` wrote, given the number of its entry; the stored form has the kind's `shape`.
+
+        Raises:
+            ValueError, TypeError, KeyError, IndexError: It is damaged.
+        """
         return self.restored(json.loads(stored.text))
 
     def keys(self, value: Value, entry: Entry) -> Iterable[Key]:
@@ -155,7 +159,12 @@ class FactKind(Generic[Value]):
 
 @dataclass(frozen=True, slots=True)
 class UnknownFact:
-    """A fact of a newer convstore as it was stored, and the look-up values that no known fact explains."""
+    """A fact of a newer convstore, which this one carries along.
+
+    Attributes:
+        stored: Its stored form.
+        keys: The look-up values of its entry that no known fact explains.
+    """
 
     stored: Any
     keys: tuple[Key, ...] = ()

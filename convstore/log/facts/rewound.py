@@ -20,7 +20,14 @@ _RANGE_BYTES = 5
 
 
 class RewoundRange(NamedTuple):
-    """Messages that were rewound, and the entries with these alone; `until` is lower than `entry` if there are none."""
+    """Messages that were rewound.
+
+    Attributes:
+        first: First ordinal.
+        last: Last ordinal.
+        entry: First of the entries that contain rewound messages only.
+        until: Last of these entries; lower than `entry` if there are none.
+    """
 
     first: int
     last: int

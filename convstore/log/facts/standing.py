@@ -141,7 +141,10 @@ class StandingKind(FactKind[Standing]):
         return keys
 
     def moved(self, value: Standing, entry: Entry, copy: LogCopy) -> Standing | None:
-        """Return it with the variant that the entry takes away in the copy: an earlier change may be lost there."""
+        """Return it with the variant that it takes away in the copy, which is the one shown there.
+
+        An earlier entry that changed the place may be lost.
+        """
         known: Standing = copy.standings.get(value.place) or first_standing(value.place)
         here = known.shown
         left = value.left

@@ -15,7 +15,14 @@ from convstore.messages.values import Codec
 
 
 class Thinking(NamedTuple):
-    """The request of an answer: number and digest of its messages, and the last one without its thinking."""
+    """The request of an answer with signed thinking.
+
+    Attributes:
+        answer: Id of the answer.
+        messages: Number of messages of the view that it answers.
+        digest: Digest of these.
+        through: Thinking up to this ordinal was left out of it, 0 for none.
+    """
 
     answer: str
     messages: int
