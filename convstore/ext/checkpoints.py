@@ -254,10 +254,12 @@ class Origins(NamedTuple):
     Attributes:
         sources: By id, "input", or the source of the checkpoint that had the message first: "loop", "update" or "fork".
         before: Ids of the messages that the thread had before this run.
+        first: By id, the checkpoint that had the message first.
     """
 
     sources: dict[str, str]
     before: set[str]
+    first: dict[str, Any]
 
     @property
     def made_before(self) -> set[str]:
@@ -297,7 +299,7 @@ async def find_origins(ids: Collection[str], *, is_outer: bool = False) -> Origi
         id_: "input" if sources.get(parents[at]) == "input" else str(sources[at])
         for id_, at in first.items()
     }
-    return Origins(found, before)
+    return Origins(found, before, first)
 
 
 async def is_at_breakpoint(configurable: Mapping[str, Any]) -> bool:

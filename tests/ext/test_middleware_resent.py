@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import MessagesState, StateGraph
 from scripted_agents import ScriptedModel, calls, elsewhere, log_of
 
 from convstore import ConversationStore, HistoryDivergedError
@@ -227,6 +230,41 @@ async def test_a_question_that_was_never_logged_is_no_history(
     said: list[BaseMessage] = [HumanMessage("Lost?", id="l"), HumanMessage("Why?", id="w")]
     await agent.ainvoke({"messages": said}, {"configurable": scope})
     assert await logged(store, scope) == ["How?", "So.", "Lost?", "Why?", "Both."]
+
+
+class _Broken(AgentMiddleware[Any, Any, Any]):
+    """Breaks a run off before its question is logged."""
+
+    async def abefore_agent(self, state: Any, runtime: Any) -> None:
+        raise BrokenOffError(state, runtime)
+
+
+@pytest.mark.parametrize("trust", [None, "all"])
+@pytest.mark.parametrize("is_node", [False, True])
+@pytest.mark.parametrize("first", [AIMessage("So."), BrokenOffError()])
+async def test_a_question_in_the_same_words_was_asked_again(
+    store: ConversationStore, scope: dict[str, str], first: Any, is_node: bool, trust: Any
+) -> None:
+    """A person asks the same three times; the second run broke off before its question was logged."""
+    saver = InMemorySaver()
+
+    async def run(replies: list[Any], *before: Any) -> None:
+        own = ConversationMiddleware(store, prompt="", trust=trust)
+        around = [*before, own]
+        saved = None if is_node else saver
+        agent = create_agent(ScriptedModel(replies=replies), middleware=around, checkpointer=saved)
+        if is_node:
+            graph: StateGraph[Any] = StateGraph(MessagesState)
+            graph.add_node("agent", agent).set_entry_point("agent")
+            agent = graph.compile(checkpointer=saver)
+        with suppress(BrokenOffError):
+            await ask(agent, scope, "How?")
+
+    await run([first])
+    await run([], _Broken())
+    await run([AIMessage("So again.")])
+    said = await logged(store, scope)
+    assert said == ["How?", *(["So."] * isinstance(first, AIMessage)), "How?", "How?", "So again."]
 
 
 @pytest.mark.slow

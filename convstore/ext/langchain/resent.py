@@ -51,14 +51,15 @@ async def find_resent(
 ) -> ResentInput | None:
     """Compare the messages that a client may have sent with the log; None if there is nothing to compare.
 
-    Questions without an answer between them are no history: their runs were interrupted before anything was logged. A
-    history other than that of the log is a HistoryDivergedError. With `is_client` all messages are the run's input.
+    Questions without an answer between them are no history if they came in several inputs, or are not those of the log:
+    their runs were interrupted before anything was logged. A history other than that of the log is a
+    HistoryDivergedError. With `is_client` all messages are the run's input.
     """
     said = _said(messages, trust, is_client=is_client)
     unknown = _from_first_unknown(said, logged)
     resender = (await host_of(chat).services()).resender
     sent = resender.read(unknown, trust)
-    if len(sent) < 2 and all(_is_plain_question(item) for item in sent):
+    if await _are_new_questions(sent, is_client=is_client):
         return None
     is_checked = is_client or trust.is_chosen
 
@@ -116,6 +117,17 @@ def _from_first_unknown(said: list[BaseMessage], logged: set[str]) -> list[BaseM
 def _is_plain_question(item: SentMessage) -> bool:
     """Return True for a human message that is taken as it was sent."""
     return item.message is item.origin and item.message.type == "human"
+
+
+async def _are_new_questions(sent: Sequence[SentMessage], *, is_client: bool) -> bool:
+    """Return True for one question as it was sent, and for several that came in several inputs."""
+    if not all(map(_is_plain_question, sent)):
+        return False
+    if len(sent) < 2 or is_client:
+        return len(sent) < 2
+    ids = [str(item.message.id) for item in sent]
+    origins = await find_origins(ids, is_outer=True)
+    return origins is not None and len(set(map(origins.first.get, ids))) > 1
 
 
 def _histories(batches: Sequence[list[BaseMessage]], trust: Trust) -> list[list[BaseMessage]]:
