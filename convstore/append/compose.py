@@ -74,6 +74,8 @@ def compose(
     asked = dict(questions)
     for ordinal, prepared in enumerate(batch.prepared, after.messages + 1):
         known = _named_turn(batch, prepared, ordinal, asked)
+        if known is None and batch.options.is_run:
+            known = _turn_of_run(prepared, messages)
         result_id = _added_to(batch, prepared)
         followed = running.follow(prepared.message, ordinal, turn=known, is_added=bool(result_id))
         for source in prepared.sources:
@@ -157,6 +159,18 @@ def _named_turn(
         return ordinal if begins else asked.get(columns.turn, 0)
     named = batch.options.question
     return asked.get(named) if named else None
+
+
+def _turn_of_run(prepared: Prepared, before: Sequence[EntryMessage]) -> int | None:
+    """Return the turn of the results before a reply in a batch of one run; None without any, or after a question."""
+    if not prepared.stored.is_reply:
+        return None
+    for message in reversed(before):
+        if message.begins_turn:
+            return None
+        if message.type == "tool":
+            return message.turn
+    return None
 
 
 def _added_to(batch: Batch, prepared: Prepared) -> str:

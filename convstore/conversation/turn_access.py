@@ -128,7 +128,7 @@ class TurnAccess:
             TurnClosedError: The log has an answer to the run's question. Nothing was written.
         """
         whole = normalize_messages(messages)
-        options = AppendOptions(stamp=stamp)
+        options = AppendOptions(stamp=stamp, is_run=True)
         writer = (await self._services()).writer
         is_new = Condition(known=frozenset())
         try:

@@ -7,10 +7,11 @@ their marks: there, only the store sets them. `parts_of` divides a view by them,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, ToolMessage
 
 MARK = "convstore"
 """The key of the mark in ``additional_kwargs``."""
@@ -44,6 +45,36 @@ def kind_of(message: BaseMessage) -> str:
 def is_made_up(message: BaseMessage) -> bool:
     """Return True if a message was generated for a view or by LangChain's summarization, not by a participant."""
     return kind_of(message) != "" or message.additional_kwargs.get("lc_source") == "summarization"
+
+
+def without_made_results(
+    messages: Sequence[BaseMessage], *, calls: Iterable[str], results: Iterable[str]
+) -> list[BaseMessage]:
+    """Leave out results that a view made up for its newest calls, where a request has their results after the view.
+
+    Args:
+        messages: The view.
+        calls: Ids of the calls that follow it, which have the first of the results with their ids.
+        results: Call ids of the results that follow it.
+
+    >>> from langchain_core.messages import ToolMessage
+    >>> said = mark("missing_result")
+    >>> made = [ToolMessage("None.", tool_call_id="c", id=id_, additional_kwargs=said) for id_ in "ab"]
+    >>> [message.id for message in without_made_results(made, calls=[], results=["c", "d"])]
+    ['a']
+    """
+    answering = Counter(results) - Counter(calls)
+    kept = list[BaseMessage]()
+    for message in reversed(messages):
+        if (
+            isinstance(message, ToolMessage)
+            and kind_of(message)
+            and answering[message.tool_call_id]
+        ):
+            answering[message.tool_call_id] -= 1
+        else:
+            kept.append(message)
+    return kept[::-1]
 
 
 def model_of(message: BaseMessage) -> str:

@@ -46,6 +46,7 @@ class AppendOptions:
         indexes: Indexes of the messages in the caller's list, if that is longer, for the paths of values.
         numbers: Numbers for sources that have none, if they do not come from the log that the batch is for.
         columns: Columns of messages that the writer knows, by the ids of the messages.
+        is_run: All messages are of one run, so a reply after results belongs to their turn, whatever was asked since.
     """
 
     on_unencodable: Literal["raise", "omit"] = "raise"
@@ -55,6 +56,7 @@ class AppendOptions:
     indexes: Sequence[int] | None = None
     numbers: Sequence[int] = ()
     columns: Mapping[str, Columns] = field(default_factory=dict)
+    is_run: bool = False
 
     @property
     def renumbers(self) -> bool:

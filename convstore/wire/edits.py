@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
 from langchain_core.messages import BaseMessage
 
 from convstore.messages.call_ids import NewIds
-from convstore.messages.tool_calls import Call
+from convstore.messages.tool_calls import Call, calls_of
 from convstore.values.call_id_templates import CallIdTemplate
 from convstore.values.json_form import valid_text
 from convstore.values.providers import ProviderRules
@@ -95,14 +95,30 @@ class RequestEdits:
     True
     """
 
-    def __init__(self, rules: ProviderRules, *, asked: str = "", in_own_form: bool = False) -> None:
-        """Begin a request to a model; `in_own_form` gives all calls ids in the provider's form."""
+    def __init__(
+        self,
+        rules: ProviderRules,
+        *,
+        asked: str = "",
+        in_own_form: bool = False,
+        kept: Mapping[str, int] | None = None,
+    ) -> None:
+        """Begin a request to a model.
+
+        Args:
+            rules: The rules of its provider.
+            asked: Its name.
+            in_own_form: Give all calls ids in the provider's form.
+            kept: Ids that only the call with this number keeps, as its result is in the request already; see
+                `kept_ids`.
+        """
         is_own_form = in_own_form or rules.own_call_ids
         form = CallIdTemplate(rules.call_ids) if is_own_form else _CALL_ID
         self.rules = rules
         self.ids = NewIds(form, unique=True)
         self.dropped = list[Dropped]()
         self._asked = asked
+        self._kept = kept or {}
         self._seen = Counter[str]()
         self._open = dict[str, list[CallName]]()
         self._at_head = True
@@ -182,11 +198,17 @@ class RequestEdits:
         """Return the name of the next call; the same id if it fits and no call before has it."""
         self._seen[id_] += 1
         new = id_
-        if not self.ids.keeps(Call(id_, tool, 0)):
+        if not self._keeps(id_, tool):
             new = self.ids.make(id_, tool=tool, key=str(self._seen[id_]))
         name = CallName(new, tool_name(tool))
         self._open.setdefault(id_, []).append(name)
         return name
+
+    def _keeps(self, id_: str, tool: str) -> bool:
+        """Return True if the call that was counted last keeps its id."""
+        if id_ in self._kept:
+            return self._seen[id_] == self._kept[id_]
+        return self.ids.keeps(Call(id_, tool, 0))
 
     def result(self, id_: str) -> CallName:
         """Return the name of the call that the next result answers: the first with its id that has none."""
@@ -199,6 +221,19 @@ class RequestEdits:
     def answered(self) -> None:
         """Note that results follow, for a writer that knows their calls."""
         self._last = "tool"
+
+
+def kept_ids(view: Sequence[BaseMessage], results: Collection[str]) -> dict[str, int]:
+    """Return the ids of the results that follow a view, each with the number of the last call in it that has the id.
+
+    >>> from langchain_core.messages import AIMessage
+    >>> again = AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "call_0"}])
+    >>> edits = RequestEdits(ProviderRules(name="own"), kept=kept_ids([again, again], {"call_0"}))
+    >>> [edits.call("call_0", "look").id == "call_0" for _ in range(2)]
+    [False, True]
+    """
+    ids = Counter(call.id for message in view for call in calls_of(message))
+    return {id_: ids[id_] for id_ in results if ids[id_]}
 
 
 def _parted(parts: list[_Part], kind_of: Callable[[_Part], str]) -> list[list[_Part]]:

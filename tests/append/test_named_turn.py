@@ -9,6 +9,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError, UnknownMessageError
+from convstore.integration import TurnAccess
 
 
 async def test_a_writer_names_the_question_that_its_messages_belong_to(chat: Conversation) -> None:
@@ -38,3 +39,22 @@ async def test_a_writer_names_the_question_that_its_messages_belong_to(chat: Con
     for turn in ("", invalid):
         with pytest.raises(InvalidInputError):
             await chat.append(AIMessage("So."), turn=turn)
+
+
+async def test_a_reply_of_a_run_belongs_to_the_turn_of_the_results_before_it(
+    chat: Conversation,
+) -> None:
+    """Though a later question was answered; one that the run asks after its results has its own reply."""
+    calls = [
+        AIMessage("", id=id_, tool_calls=[{"name": "look", "args": {}, "id": id_}]) for id_ in "ab"
+    ]
+    for id_, calling in zip(("q1", "q2"), calls, strict=True):
+        await chat.append([HumanMessage("Look.", id=id_), calling])
+    await chat.append([HumanMessage("Third?", id="q3"), AIMessage("Yes.")])
+    access = TurnAccess(chat)
+    await access.append_run([ToolMessage("5", tool_call_id="a"), AIMessage("Five.")])
+    more = [HumanMessage("Fourth?", id="q4"), AIMessage("No.")]
+    await access.append_run([ToolMessage("6", tool_call_id="b"), *more])
+    await access.append_run([AIMessage("A reminder.")])
+    turns = [stored.turn_id for stored in await chat.list_messages()]
+    assert turns == ["q1", "q1", "q2", "q2", "q3", "q3", "q1", "q1", "q2", "q4", "q4", ""]

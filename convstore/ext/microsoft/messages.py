@@ -110,6 +110,21 @@ def note_replies(
         group[-1].additional_properties.setdefault(_REPLY, reply)
 
 
+def calls_and_results(messages: Iterable[Message]) -> tuple[list[str], list[str]]:
+    """Return the ids of the calls in the input of a run, and of those that it answers or decides about."""
+    calls = list[str]()
+    results = list[str]()
+    for message in messages:
+        for content in message.contents:
+            if content.type == "function_call":
+                calls.append(str(content.call_id))
+            elif content.type == "function_result":
+                results.append(str(content.call_id))
+            elif content.type == "function_approval_response" and content.function_call:
+                results.append(str(content.function_call.call_id))
+    return calls, results
+
+
 def _model_in(reply: Any) -> str:
     """Return the model that a reply, its raw form or the last of its updates names; "" without one."""
     raw = getattr(reply, "raw_representation", None)

@@ -17,22 +17,30 @@ from agent_framework import (
     ResponseStream,
     SessionContext,
 )
+from langchain_core.messages import BaseMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.edges import OnDropped, read_current, report_dropped
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.microsoft.clients import client_of
-from convstore.ext.microsoft.messages import from_log, note_replies, reply_of, to_log
+from convstore.ext.microsoft.messages import (
+    calls_and_results,
+    from_log,
+    note_replies,
+    reply_of,
+    to_log,
+)
 from convstore.integration import TurnAccess, agent_tools
 from convstore.messages.call_ids import with_own_call_ids
-from convstore.types import ProviderRules
+from convstore.messages.provenance import without_made_results
+from convstore.types import Dropped, ProviderRules
 from convstore.values.json_form import sendable_message
 from convstore.values.providers import rules_of_framework
 from convstore.values.scope import as_scope, check_choice
-from convstore.wire.edits import RequestEdits
+from convstore.wire.edits import RequestEdits, kept_ids
 
-_AGENT: ContextVar[Any] = ContextVar("_AGENT", default=None)
-"""The agent that runs, None outside a run: `get_messages` of the framework does not name it."""
+_RUN: ContextVar[tuple[Any, Sequence[Message]]] = ContextVar("_RUN", default=(None, ()))
+"""The agent that runs, None outside a run, and its input: `get_messages` of the framework does not name them."""
 
 
 class ConvstoreHistoryProvider(HistoryProvider):
@@ -125,16 +133,25 @@ class ConvstoreHistoryProvider(HistoryProvider):
             found = (await chat.load_history(self._policy)).messages
         else:
             found = [message async for turn in chat.turns() for message in turn.messages]
-        agent = _AGENT.get()
-        edits = None
+        agent, given = _RUN.get()
         if self._view == "policy" or agent or self._provider is not None:
-            model = _model_of(agent)
-            edits = RequestEdits(rules_of_framework(self._provider, model), asked=model)
-            found = with_own_call_ids(found)
-        shown, dropped = from_log(map(sendable_message, found), edits, client_of(agent))
-        dropped += edits.dropped if edits else []
+            shown, dropped = self._request(found, agent, given)
+        else:
+            shown, dropped = from_log(map(sendable_message, found))
         report_dropped(dropped, self._on_dropped)
         return shown
+
+    def _request(
+        self, found: Sequence[BaseMessage], agent: Any, given: Sequence[Message]
+    ) -> tuple[list[Message], list[Dropped]]:
+        """Return messages by the rules of an agent's model, before the input that it is given, and what they lack."""
+        model = _model_of(agent)
+        rules = rules_of_framework(self._provider, model)
+        calls, results = calls_and_results(given)
+        own = with_own_call_ids(without_made_results(found, calls=calls, results=results))
+        edits = RequestEdits(rules, asked=model, kept=kept_ids(own, set(results)))
+        shown, dropped = from_log(map(sendable_message, own), edits, client_of(agent))
+        return shown, [*dropped, *edits.dropped]
 
     async def save_messages(
         self,
@@ -157,11 +174,11 @@ class ConvstoreHistoryProvider(HistoryProvider):
         self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]
     ) -> None:
         """Give a run the view, and the tool that reads back."""
-        token = _AGENT.set(agent)
+        token = _RUN.set((agent, context.input_messages))
         try:
             await super().before_run(agent=agent, session=session, context=context, state=state)
         finally:
-            _AGENT.reset(token)
+            _RUN.reset(token)
         tools = [
             _tool(bind(self.conversation(context.session_id, state))) for _, bind in self._own_tools
         ]

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import BaseMessage
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import UserError
-from pydantic_ai.messages import ModelMessage, ToolReturnPart
+from pydantic_ai.messages import ModelMessage, ToolCallPart, ToolReturnPart
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import RunContext, Tool
 from pydantic_ai.toolsets import FunctionToolset
@@ -24,7 +24,7 @@ from convstore.ext.pydantic_ai.messages import from_log
 from convstore.ext.pydantic_ai.store import ConvstoreConversationStore
 from convstore.integration import agent_tools
 from convstore.messages.call_ids import with_own_call_ids
-from convstore.messages.provenance import kind_of
+from convstore.messages.provenance import without_made_results
 from convstore.types import ProviderRules
 from convstore.values.providers import rules_of_framework
 from convstore.wire.edits import RequestEdits
@@ -142,12 +142,7 @@ def _without_answered(
     view: Sequence[BaseMessage], added: Sequence[ModelMessage]
 ) -> list[BaseMessage]:
     """Leave out the results that a view makes up for calls that the run has answered."""
-    answered = {
-        part.tool_call_id
-        for message in added
-        for part in message.parts
-        if isinstance(part, ToolReturnPart)
-    }
-    made_up = (message for message in view if isinstance(message, ToolMessage) and kind_of(message))
-    leave_out = {message.id for message in made_up if message.tool_call_id in answered}
-    return [message for message in view if message.id not in leave_out]
+    parts = [part for message in added for part in message.parts]
+    calls = [part.tool_call_id for part in parts if isinstance(part, ToolCallPart)]
+    results = [part.tool_call_id for part in parts if isinstance(part, ToolReturnPart)]
+    return without_made_results(view, calls=calls, results=results)

@@ -12,9 +12,11 @@ import pytest
 from agent_framework import (
     Agent,
     BaseChatClient,
+    ChatMiddlewareLayer,
     ChatResponse,
     Content,
     FunctionInvocationLayer,
+    FunctionTool,
     Message,
     tool,
 )
@@ -28,7 +30,7 @@ from convstore.ext.microsoft.messages import from_log
 from convstore.types import Dropped
 
 
-class Scripted(FunctionInvocationLayer, BaseChatClient):
+class Scripted(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):
     """A chat client with written answers that keeps what it was shown."""
 
     def __init__(self, *script: Any) -> None:
@@ -430,3 +432,89 @@ async def test_an_approval_without_text_is_no_question(store: ConversationStore,
     assert texts == ["Book it.", "Thanks."]
     loaded = await provider.get_messages("seals")
     assert dumped(loaded) == dumped(said)
+
+
+@tool(approval_mode="always_require")
+def pay(euros: int) -> str:
+    """Pay."""
+    return f"paid {euros}"
+
+
+def results_in(shown: Sequence[Message]) -> list[tuple[str, str]]:
+    """Return the calls of a request and their results, each with its id."""
+    found = list[tuple[str, str]]()
+    for content in (content for message in shown for content in message.contents):
+        if content.type in ("function_call", "function_result"):
+            found.append((str(content.call_id), str(content.result or "")))
+    return found
+
+
+@pytest.mark.slow
+async def test_an_approved_call_is_answered_once(store: ConversationStore, user: str) -> None:
+    """A run that a person approves has the result of the call, and not also one that the view puts for it."""
+    call = Content.from_function_call("c1", "pay", arguments='{"euros":5}')
+    client = Scripted(call, "Paid.")
+    provider = ConvstoreHistoryProvider(store, user_id=user)
+    agent = Agent(client, tools=[pay], context_providers=[provider])
+    session = agent.create_session(session_id="seals")
+    [asked] = (await agent.run("Pay.", session=session)).user_input_requests
+    await agent.run(Message("user", [asked.to_function_approval_response(True)]), session=session)
+    assert results_in(client.shown[-1]) == [("c1", ""), ("c1", "paid 5")]
+    log = [message async for message in provider.conversation("seals").messages()]
+    assert [message.type for message in log] == ["human", "ai", "system", "tool", "ai"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", ["policy", "all"])
+async def test_a_result_that_the_application_brings_answers_the_newest_call(
+    store: ConversationStore, user: str, view: Any
+) -> None:
+    """Under the id that the server gave it, though an earlier call has the same id and never got a result."""
+    locate = FunctionTool(name="locate", description="Where?", func=None)
+    call = Content.from_function_call("c1", "locate", arguments="{}")
+    client = Scripted(call, call, "There.")
+    provider = ConvstoreHistoryProvider(store, user_id=user, view=view)
+    agent = Agent(client, tools=[locate], context_providers=[provider])
+    session = agent.create_session(session_id="seals")
+    await agent.run("Where?", session=session)
+    await agent.run("And now?", session=session)
+    result = Content.from_function_result("c1", result="Paris")
+    await agent.run(Message("tool", [result]), session=session)
+    calls = [id_ for id_, said in results_in(client.shown[-1]) if not said]
+    said = {id_: text for id_, text in results_in(client.shown[-1]) if text}
+    assert len(set(calls)) == len(calls) == 2
+    assert calls[-1] == "c1"
+    assert said.pop("c1") == "Paris"
+    assert list(said) == ([] if view == "all" else calls[:1])
+
+
+@pytest.mark.slow
+async def test_a_run_that_stores_each_call_is_shown_each_result_once(
+    store: ConversationStore, user: str
+) -> None:
+    """And its answer belongs to its question, though another run has asked and answered one meanwhile."""
+    provider = ConvstoreHistoryProvider(store, user_id=user)
+    call = Content.from_function_call("c1", "look", arguments='{"place":"sea"}')
+    slow, fast = Scripted(call, "Fish."), Scripted("Yes.")
+    agents = [
+        Agent(
+            client,
+            context_providers=[provider],
+            require_per_service_call_history_persistence=True,
+        )
+        for client in (slow, fast)
+    ]
+
+    @tool(approval_mode="never_require", name="look")
+    async def look_meanwhile(place: str) -> str:
+        """Look at a place, while another run asks."""
+        await agents[1].run("Sure?", session=agents[1].create_session(session_id="seals"))
+        return place
+
+    session = agents[0].create_session(session_id="seals")
+    await agents[0].run("What?", session=session, tools=[look_meanwhile])
+    assert results_in(slow.shown[-1]) == [("c1", ""), ("c1", "sea")]
+    chat = provider.conversation("seals")
+    turns = [[message.text for message in turn.messages] async for turn in chat.turns()]
+    assert turns == [["What?", "", "sea", "Fish."], ["Sure?", "Yes."]]
+    assert not (await store.verify(**chat.scope)).findings

@@ -177,6 +177,40 @@ async def test_an_approved_call_is_answered_once(ours: ConvstoreConversationStor
     assert [part.content for part in parts(model.shown[-1], ToolReturnPart)] == ["paid 3"]
 
 
+async def test_an_old_call_with_the_same_id_keeps_the_result_of_the_view(
+    ours: ConvstoreConversationStore,
+) -> None:
+    """Only the newest call is answered by the run, and a call of the run itself by its own result."""
+    pay = ToolCallPart("pay", {"amount": 3}, tool_call_id="p")
+    model = Model(pay, pay, "Paid twice.")
+    agent = agent_of(model, ConvstoreView(ours), output_type=[str, DeferredToolRequests])
+
+    @agent.tool(name="pay")
+    def approve(ctx: RunContext[Any], amount: int) -> str:
+        if not ctx.tool_call_approved and len(model.shown) == 1:
+            raise ApprovalRequired
+        return f"paid {amount}"
+
+    left = [
+        ModelRequest([UserPromptPart("Pay.")]),
+        ModelResponse([pay]),
+        ModelRequest([UserPromptPart("Never mind.")]),
+        ModelResponse([TextPart("Fine.")]),
+    ]
+    conversation = Conversation(messages=left)
+    await ours.save(conversation)
+    paused = await agent.run("Pay.", conversation=conversation)
+    await ours.save(paused)
+    loaded = await ours.load(paused.conversation.conversation_id)
+    assert loaded
+    assert loaded.deferred_tool_requests
+    approved = loaded.deferred_tool_requests.build_results(approve_all=True)
+    await agent.run(conversation=loaded, deferred_tool_results=approved)
+    made_up = "No result was recorded for this call."
+    shown = [[part.content for part in parts(each, ToolReturnPart)] for each in model.shown]
+    assert shown == [[made_up], [made_up, "paid 3"], [made_up, "paid 3", "paid 3"]]
+
+
 async def test_another_users_conversation_is_not_shown(store: ConversationStore) -> None:
     """A new run under an id that another user has: neither view nor tools reach it."""
     ours = ConvstoreConversationStore(store)
