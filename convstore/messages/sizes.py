@@ -129,7 +129,11 @@ def _block_size(block: Any, counted: set[str]) -> int:
 
 
 def packed(items: Iterable[_T], *, limit: int, size: Callable[[_T], int]) -> Iterator[list[_T]]:
-    """Yield the items in order, in groups as large as fit the limit; an item above it is a group of its own."""
+    """Yield the items in order, in groups as large as fit the limit; an item above it is a group of its own.
+
+    >>> list(packed(["a", "b", "ccc", "d"], limit=2, size=len))
+    [['a', 'b'], ['ccc'], ['d']]
+    """
     group: list[_T] = []
     total = 0
     for item in items:

@@ -24,6 +24,7 @@ from convstore.messages.media import is_media
 from convstore.messages.media_figures import FIGURES, UNKNOWN, MediaFigures
 from convstore.messages.media_sizes import MediaSize, media_of
 from convstore.messages.text import text_of
+from convstore.messages.tool_calls import called_in
 from convstore.messages.values import Codec
 from convstore.values.json_form import sendable_message
 from convstore.values.scope import id_problem
@@ -110,10 +111,8 @@ def _calls_without_block(message: BaseMessage, blocks: Sequence[Any]) -> list[An
     """Return the calls that no content block repeats: with blocks, LangChain counts the blocks alone."""
     if not isinstance(message, AIMessage):
         return []
-    holders = [block for block in blocks if isinstance(block, dict)]
-    ids = (holder.get(name) for holder in holders for name in ("id", "call_id"))
-    named = {id_ for id_ in ids if isinstance(id_, str | None)}
-    return [call for call in message.tool_calls if call.get("id") not in named]
+    repeated = set(map(called_in, blocks))
+    return [call for call in message.tool_calls if (call.get("id") or "") not in repeated]
 
 
 def _by_langchain(message: BaseMessage) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from convstore.messages.call_arguments import parsed_arguments
 from convstore.values.json_form import without_nulls
-from convstore.wire.chat_stream import error_code, grow
+from convstore.wire.chat_stream import error_code, grow, text_in
 
 READ: Final = frozenset(
     {
@@ -94,9 +94,7 @@ class AnthropicReply:
     @property
     def text(self) -> str:
         """Text of it that a user has read."""
-        blocks = (block.fields for block in self._blocks)
-        texts = (block.get("text") for block in blocks if block.get("type") == "text")
-        return "".join(text for text in texts if isinstance(text, str))
+        return text_in([block.fields for block in self._blocks])
 
     @property
     def arguments(self) -> dict[str, str]:

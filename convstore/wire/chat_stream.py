@@ -45,11 +45,7 @@ class ChatReply:
     @property
     def text(self) -> str:
         """Text of it that a user has read."""
-        content = self._message.get("content")
-        if isinstance(content, list):
-            texts = (block.get("text") for block in content if isinstance(block, dict))
-            return "".join(text for text in texts if isinstance(text, str))
-        return str(content or self._message.get("refusal") or "")
+        return text_in(self._message.get("content")) or str(self._message.get("refusal") or "")
 
     @property
     def arguments(self) -> dict[str, str]:
@@ -157,6 +153,25 @@ def _grown(before: Any, value: Any, *, is_text: bool) -> Any:
     if is_text and isinstance(value, str) and isinstance(before, str):
         return before + value
     return value if before in (None, "") else before
+
+
+def text_in(content: Any) -> str:
+    """Return the texts and refusals of a content, which a user has read.
+
+    >>> text_in(["Half ", {"type": "text", "text": "of it."}, {"type": "thinking", "thinking": "Hm."}])
+    'Half of it.'
+    """
+    if isinstance(content, str):
+        return content
+    blocks = content if isinstance(content, list) else ()
+    return "".join(map(_text_of, blocks))
+
+
+def _text_of(block: Any) -> str:
+    text = block
+    if isinstance(block, dict):
+        text = block.get("text") or block.get("refusal")
+    return text if isinstance(text, str) else ""
 
 
 def error_code(error: Any) -> str:

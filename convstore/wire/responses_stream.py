@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from convstore.wire.chat_stream import error_code
+from convstore.wire.chat_stream import error_code, text_in
 
 _CLOSING: Final = ("response.completed", "response.incomplete")
 _FAILING: Final = ("error", "response.cancelled", "response.failed")
@@ -56,7 +56,7 @@ class _Item:
         """Take the item of an event; an empty value, or a list with less text, replaces nothing."""
         for name, value in given.items():
             known = self.fields.get(name)
-            is_less = name in _LISTS and len(_text_in(value)) < len(_text_in(known))
+            is_less = name in _LISTS and len(text_in(value)) < len(text_in(known))
             if not known or (value and not is_less):
                 self.fields[name] = value
         self.blocks.clear()
@@ -92,16 +92,15 @@ class ResponsesReply:
     def text(self) -> str:
         """Text of it that a user has read."""
         said = [item.fields for item in self._items if item.fields.get("type") == "message"]
-        return "".join(_text_in(fields.get("content")) for fields in said)
+        return "".join(text_in(fields.get("content")) for fields in said)
 
     @property
     def arguments(self) -> dict[str, str]:
         """The arguments of its calls so far, as the model wrote them, by call id."""
+        calls = [item.fields for item in self._items if item.fields.get("call_id")]
         return {
-            str(item.fields.get("call_id")): str(
-                item.fields.get("arguments") or item.fields.get("input") or ""
-            )
-            for item in self._items
+            str(call["call_id"]): str(call.get("arguments") or call.get("input") or "")
+            for call in calls
         }
 
     @property
@@ -186,14 +185,3 @@ class ResponsesReply:
 
 def _position(item: _Item) -> int:
     return item.position
-
-
-def _text_in(content: Any) -> str:
-    """Return the texts of a content."""
-    if isinstance(content, str):
-        return content
-    blocks = content if isinstance(content, list) else ()
-    texts = [
-        block.get("text") or block.get("refusal") for block in blocks if isinstance(block, dict)
-    ]
-    return "".join(text for text in texts if isinstance(text, str))

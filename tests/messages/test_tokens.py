@@ -21,8 +21,14 @@ from langchain_core.messages.utils import count_tokens_approximately
 from strategies import messages
 
 from convstore import ConversationStore
-from convstore.messages.media_figures import UNMEASURED_TOKENS
-from convstore.messages.tokens import NamedCounter, approximate_tokens, count
+from convstore.messages.media_figures import FIGURES, UNMEASURED_TOKENS, MediaFigures
+from convstore.messages.tokens import (
+    NamedCounter,
+    approximate_tokens,
+    count,
+    counter_for,
+    figures_of,
+)
 
 CALL = {
     "name": "search",
@@ -88,10 +94,25 @@ def test_calls_listed_also_in_blocks_are_counted_once() -> None:
     without = approximate_tokens([AIMessage([text])])
     beside = approximate_tokens([AIMessage([text], tool_calls=[CALL])])
     assert beside > without + 100
-    block = {"type": "tool_use", "id": "c1", "name": "search", "input": CALL["args"]}
-    assert approximate_tokens([AIMessage([text, block], tool_calls=[CALL])]) == approximate_tokens(
-        [AIMessage([text, block])]
-    )
+    blocks: list[dict[str, Any]] = [
+        {"type": "tool_use", "id": "c1", "name": "search", "input": CALL["args"]},
+        {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "search"},
+        {"type": "non_standard", "value": {"type": "computer_call", "call_id": "c1"}},
+    ]
+    for block in blocks:
+        alone = approximate_tokens([AIMessage([text, block])])
+        assert approximate_tokens([AIMessage([text, block], tool_calls=[CALL])]) == alone
+    without_id = CALL | {"id": None}
+    assert approximate_tokens([AIMessage([text], tool_calls=[without_id])]) > without + 100
+
+
+def test_a_counter_of_the_application_counts_for_every_provider() -> None:
+    """Only the default counter has other figures of media for each provider; one with figures of its own keeps them."""
+    own = partial(approximate_tokens, media=MediaFigures.named("gemini-3-pro"))
+    for counter in (own, count_tokens_approximately, NamedCounter("own", own)):
+        assert counter_for(counter, "openai") is counter
+    default = NamedCounter("named", approximate_tokens)
+    assert figures_of(counter_for(default, "openai")) is FIGURES["openai"]
 
 
 @given(messages)

@@ -512,3 +512,17 @@ def test_what_was_cut_of_a_message_stands_beside_what_is_whole() -> None:
         {"id": id_, "type": "function", "function": {"name": "look", "arguments": given}}
         for id_, given in (("t1", {}), ("t2", '{"n'))
     ]
+
+
+def test_the_text_so_far_has_every_piece_that_the_message_has() -> None:
+    """A stopped reply is cut where its reader was: bare strings in a list of blocks are read like their blocks."""
+    reply = _reply([_chat({"content": ["Half "]}), _chat({"content": "of it."})])
+    [message] = normalize_messages(reply.message())
+    assert message.text == reply.text == "Half of it."
+
+
+@each_case("kind", KINDS)
+def test_only_calls_have_arguments(kind: str) -> None:
+    """Texts have none, so no key stands for what has no id."""
+    found = _reply(KINDS[kind]).arguments
+    assert found == {"t1": '{"n": 1}', "t2": '{"n": 2}'}
