@@ -8,27 +8,36 @@ from typing import Any, Final
 _KEYS: Final = ("finish_reason", "stop_reason", "stopReason", "done_reason", "status")
 """Keys of ``response_metadata`` for the stop reason: OpenAI's and Google's, Anthropic's, Bedrock's, Ollama's."""
 
-_CUT: Final = frozenset(
+FILTERED: Final = frozenset(
     {
+        "blocklist",
         "content_filter",
-        "incomplete",
-        "length",
-        "max_output_tokens",
-        "max_tokens",
-        "model_context_window_exceeded",
-        "model_length",
+        "content_filtered",
+        "escalation",
+        "guardrail_intervened",
+        "image_prohibited_content",
+        "image_recitation",
+        "image_safety",
+        "language",
+        "model_armor",
         "prohibited_content",
         "recitation",
         "refusal",
         "safety",
+        "spii",
     }
 )
-"""The output limit, or a filter, ended the reply where it was."""
+"""The model, or a filter of OpenAI, Anthropic, Google or Amazon, refused the reply and ended it where it was."""
 
-FILTERED: Final = frozenset(
-    {"content_filter", "prohibited_content", "recitation", "refusal", "safety"}
-)
-"""The model, or a filter, refused the reply; the limit cut the others."""
+_CUT: Final = FILTERED | {
+    "incomplete",
+    "length",
+    "max_output_tokens",
+    "max_tokens",
+    "model_context_window_exceeded",
+    "model_length",
+}
+"""The output limit, or a filter, ended the reply where it was."""
 
 FAILED_REASONS: Final = frozenset(
     {"abort", "cancelled", "error", "failed", "insufficient_system_resource", "network_error"}

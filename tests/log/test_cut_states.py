@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from convstore import Conversation
+from convstore.messages.turn_calls import cut_error
 
 
 def _asked(turn: str) -> BaseMessage:
@@ -31,6 +33,26 @@ async def test_only_the_answer_to_the_newest_question_counts(chat: Conversation)
     assert await _state(chat) == "finished"
     await chat.append([_said("length")], turn="q1")
     assert await _state(chat) == "finished"
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        *(("stopReason", reason) for reason in ("content_filtered", "guardrail_intervened")),
+        *(("finish_reason", reason) for reason in ("BLOCKLIST", "LANGUAGE", "MODEL_ARMOR", "SPII")),
+        ("stop_reason", "refusal"),
+    ],
+)
+async def test_every_filter_refuses_a_reply(chat: Conversation, key: str, reason: str) -> None:
+    """Amazon and Google name more filters than one: a reply that one of them ended is not finished.
+
+    Its last call is not run either: half of its arguments may be missing.
+    """
+    call = {"name": "pay", "args": {"amount": 1}, "id": "c1"}
+    calling = AIMessage("", tool_calls=[call], response_metadata={key: reason})
+    assert "was cut off" in cut_error(calling, "c1")
+    await chat.append([_asked("q1"), AIMessage("Because", response_metadata={key: reason})])
+    assert await _state(chat) == "refused"
 
 
 async def test_a_rewind_shows_the_state_before(chat: Conversation) -> None:

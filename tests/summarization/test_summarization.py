@@ -34,6 +34,7 @@ from convstore.summarization import (
     cuts,
     summarize_messages,
 )
+from convstore.summarization.prompts import join_prompts, record_steps
 from convstore.testing.pairing import check_pairing
 
 MARK = {"convstore": {"kind": "summary"}}
@@ -1153,6 +1154,24 @@ def test_a_long_message_is_shown_whole_in_pieces(text: Any) -> None:
     assert html.unescape("".join(pieces)) == text
     if " " in text:
         assert all(piece.endswith(" ") for piece in pieces[:-1])
+
+
+def test_a_piece_of_a_long_message_leaves_half_of_a_request_to_others() -> None:
+    """A step that begins with the end of a long message still has room for those that follow it."""
+    steps = list(record_steps([HumanMessage("name " * 2_000), HumanMessage("And then?")], 400))
+    pieces = [piece for step in steps for piece in step.split("</message>")]
+    assert max(count_tokens_approximately([HumanMessage(piece)]) for piece in pieces) < 250
+    assert "And then?" in steps[-1]
+    assert "name name" in steps[-1]
+
+
+def test_the_last_join_may_be_as_long_as_the_summary() -> None:
+    """Only summaries that are joined again share a request: the last one is asked for up to its own limit."""
+    [last] = join_prompts(["One.", "Two."], room=50_000, max_bytes=65_536)
+    assert "below 7142 words" in last.text
+    several = join_prompts(["x" * 40_000, "y" * 40_000], room=50_000, max_bytes=65_536)
+    assert len(several) == 2
+    assert all("below 1170 words" in prompt.text for prompt in several)
 
 
 def test_media_are_described_and_every_call_is_named() -> None:
