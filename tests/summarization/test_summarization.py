@@ -19,9 +19,10 @@ from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 
+from convstore.chain.parse import MISSING_RESULT
 from convstore.exceptions import ConvstoreError, MissingExtraError, SummaryError
 from convstore.messages.sizes import size_of
-from convstore.messages.tool_calls import Pairing, pair
+from convstore.messages.tool_calls import MISSING_TEXT, Call, Pairing, missing_result, pair
 from convstore.summarization import (
     DEFAULT_EXISTING_SUMMARY_PROMPT,
     DEFAULT_FINAL_SUMMARY_PROMPT,
@@ -1187,6 +1188,15 @@ def test_media_are_described_and_every_call_is_named() -> None:
     assert "aGk=aGk=" not in shown
     assert "secret" not in shown
     assert 'calls book({"seat": )' in shown
+
+
+def test_a_summary_does_not_repeat_what_only_the_caller_was_told() -> None:
+    """A repaired chain asks the model to call again: the summary is told that there is no result."""
+    call = Call("c1", "book", 0)
+    asks = missing_result(call, ai_message_id="a").model_copy(update={"content": MISSING_RESULT})
+    [shown] = shown_to(asks)
+    assert MISSING_TEXT in shown
+    assert "try again" not in shown
 
 
 def test_a_document_of_plain_text_is_shown_whole() -> None:
