@@ -109,8 +109,7 @@ class Branch(NamedTuple):
         event = self.event
         here = self.standing or first_standing(self.event.first_turn)
         if self.is_ending:
-            # another one may have been begun before it, at another place
-            branched = made.totals.turn if 0 < log.turn <= self.totals.branched else 0
+            branched = made.totals.turn if self._is_after_others(log) else 0
             made = replace(made, totals=replace(made.totals, branched=branched))
             shown = STANDING.of(made) or here.finished(event.turn, event.variant, began=self.began)
             made = STANDING.on(made, shown)
@@ -121,11 +120,18 @@ class Branch(NamedTuple):
         else:  # what its first entry says of others
             made = replace(made, totals=replace(made.totals, branched=self.totals.branched))
         hidden = BRANCH.on(made, made.totals)
-        hidden = replace(hidden, totals=replace(continued(made.totals, log), branched=log.turn))
+        is_newest = here.unfinished[-1:] == (event.variant,)
+        is_over = made.totals.is_ended and is_newest and not self._is_after_others(log)
+        totals = replace(continued(made.totals, log), branched=0 if is_over else log.turn)
+        hidden = replace(hidden, totals=totals)
         if not made.messages:
             return hidden
         ranges = joined(rewinds.ranges, RewoundRange(made.first, made.last, number, number))
         return changed(hidden, rewinds, ranges, point=log, undo=rewinds.undo)
+
+    def _is_after_others(self, log: Totals) -> bool:
+        """Return True if another one may have been begun before it that is not shown, perhaps at another place."""
+        return 0 < log.turn <= self.totals.branched
 
 
 def branch_of(entries: Sequence[Entry], kept: Rewinds) -> Branch:

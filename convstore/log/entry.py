@@ -297,7 +297,8 @@ class Totals:
         cut: Stop reason of the newest turn's last AI message, if the output limit or a filter ended it; else "".
         is_imported: True if an import wrote the last message, and nothing was recorded of its turn since.
         branched: Ordinal of the newest question when an entry was last hidden, for another answer or question that is
-            not shown yet; 0 once all are shown. In the totals of a variant, as the log had it when the variant began.
+            not shown yet; 0 once all are shown, or were stopped with nothing to show. In the totals of a variant, as
+            the log had it when the variant began.
         turn: Ordinal of the newest question, 0 without one.
         entries: Number of the entry.
         messages: Last ordinal.

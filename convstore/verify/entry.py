@@ -287,10 +287,11 @@ def with_active(totals: Totals, entry: Entry, before: Totals) -> Totals:
     """Return the expected totals of an entry with what `ActiveTotals` checks as stored."""
     event = EVENT.of(entry)
     if event is not None and event.variant:
-        is_hidden = BRANCH.of(entry) is not None
-        # once it is shown, others may be left
-        shown = entry.totals.turn if entry.totals.branched else 0
-        totals = replace(totals, branched=before.turn if is_hidden else shown)
+        own = BRANCH.of(entry)
+        is_in_progress = own is not None and not own.is_ended
+        # once it is shown or stopped, others may be left
+        left = entry.totals.turn if entry.totals.branched else 0
+        totals = replace(totals, branched=before.turn if is_in_progress else left)
     if entry.is_rewind:
         totals = replace(totals, branched=branched_after(entry, totals.branched))
         changed = {name: getattr(entry.totals, name) for name in ("rewind_entry", "whole_list")}

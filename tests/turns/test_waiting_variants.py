@@ -113,6 +113,45 @@ async def test_the_log_does_not_say_that_an_answer_was_given_up(
     assert await told(chat) == ("finished", "finished")
 
 
+async def _stop(chat: Conversation, name: str, turn: str = "q", *, is_edit: bool = False) -> None:
+    """Stop an answer that was begun, or begins now, before it says anything."""
+    entering = (
+        chat.turn(name, human="Refund?", instead_of=turn)
+        if is_edit
+        else chat.turn(turn, regenerate=name)
+    )
+    async with await entering:
+        await chat.stop(name if is_edit else turn)
+
+
+@pytest.mark.parametrize("is_edit", [False, True], ids=["answer", "question"])
+async def test_a_turn_is_over_once_an_answer_was_stopped_before_it_said_anything(
+    chat: Conversation, *, is_edit: bool
+) -> None:
+    """The answer that was shown stays, also if it is stopped twice; another one may be begun after that."""
+    for name in ("one", "two"):
+        await _stop(chat, name, is_edit=is_edit)
+        assert await told(chat) == ("finished", "finished")
+    await make(chat, "waits", is_edit=is_edit, waits=True)
+    assert await told(chat) == ("open", "waiting")
+
+
+@pytest.mark.parametrize(("turn", "is_first"), [("q", False), ("q", True), ("later", False)])
+async def test_an_answer_that_waits_is_found_after_another_was_stopped(
+    chat: Conversation, *, turn: str, is_first: bool
+) -> None:
+    """That one, perhaps to a later question, was begun before or after it, and said nothing."""
+    if turn == "later":
+        await chat.append([HumanMessage("And now?", id="later"), AIMessage("Now.")])
+    if is_first:
+        with suppress(RuntimeError):
+            async with await chat.turn("q", regenerate="stopped"):
+                raise RuntimeError("no model")
+    await make(chat, "waits", is_edit=False, waits=True)
+    await _stop(chat, "stopped", turn)
+    assert await told(chat) == ("open", "waiting")
+
+
 async def test_an_answer_that_was_cut_off_is_so_while_another_is_unfinished(
     chat: Conversation,
 ) -> None:

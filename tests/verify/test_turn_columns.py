@@ -24,6 +24,7 @@ DAMAGE: dict[str, tuple[int, dict[str, Any]]] = {
     "the newest question": (2, {"totals.turn": 1}),
     "the newest question after a rewind": (4, {"totals.turn": 5}),
     "the look-up values of an entry without messages": (4, {"lookup": ["turn 1"]}),
+    "that an answer is not shown yet": (5, {"totals.branched": None}),
 }
 
 
@@ -46,6 +47,8 @@ async def test_what_is_stored_of_a_turn_is_derived_again() -> None:
         await chat.append([HumanMessage("Seals?", id="q2"), AIMessage("Yes.")])
         await chat.append(HumanMessage("Whales?", id="q3"))
         await chat.rewind(before_id="q2")
+        async with await chat.turn("q1", regenerate="unfinished"):
+            pass
         doctor = ConversationStore(database, clock=LATER)
         assert (await doctor.verify()).findings == (), name
         sets = {key: value for key, value in change.items() if value is not None}
