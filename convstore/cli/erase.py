@@ -14,7 +14,6 @@ from convstore.cli.progress import Advance, progress, totals_for
 from convstore.values.plain import counted
 
 if TYPE_CHECKING:
-    from convstore import ConversationStore
     from convstore.types import ErasureReceipt
 
 
@@ -67,14 +66,11 @@ async def erase_command(
                 progress=shown_by(show),
                 **target.chosen,
             )
-        left = 0 if everything or lost else await _count_lost(store)
+        left = 0
+        if not (everything or lost):
+            left = (await store.erase(lost=True, dry_run=True)).conversations
     found = removal(receipt, {"database": target.address, "dry_run": not yes, "lost": left})
     return found._replace(code=FOUND) if left and yes else found
-
-
-async def _count_lost(store: ConversationStore) -> int:
-    """Return how many conversations stay of which nobody can tell whose they are."""
-    return (await store.erase(lost=True, dry_run=True)).conversations
 
 
 def shown_by(show: Advance) -> Callable[[ErasureReceipt], None]:

@@ -427,7 +427,8 @@ class Source:
             keys = {"session_key": self.names.session_key, "history_key": self.names.history_key}
             async with driver_errors():
                 count = int(await collection.estimated_document_count())  # from its metadata
-            yield transfer.read_history_collection(collection, **keys), count, _messages_seen
+            history = transfer.read_history_collection(collection, **keys)
+            yield history, count, lambda report: report.messages + report.known
 
     @asynccontextmanager
     async def _checkpoints(self) -> AsyncIterator[Records]:
@@ -443,7 +444,3 @@ class Source:
         named = {name: value for name, value in given.items() if value}
         async with open_saver(self.name, **named) as saver:
             yield read_checkpoints(saver, thread_ids, removed=self.removed)
-
-
-def _messages_seen(report: ImportReport) -> int:
-    return report.messages + report.known

@@ -111,14 +111,9 @@ async def list_command(
             rows,
             covered=len(covered) if is_selection else None,
             next_page=page + 1 if has_older else None,
-            keys=_other_keys(store, target.chosen),
+            keys=[key for key in store.scope_keys if key not in target.chosen],
         )
     return Answer(listing.document, listing.show, is_long=True)
-
-
-def _other_keys(store: ConversationStore, chosen: Mapping[str, str]) -> list[str]:
-    """Return the scope keys whose values the rows do not share."""
-    return [key for key in store.scope_keys if key not in chosen]
 
 
 @dataclass(frozen=True, slots=True)

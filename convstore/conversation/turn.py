@@ -288,11 +288,8 @@ class TurnSession:
             if held.is_stopping:
                 await held.append_if(self._stop)
             else:
-                await self._append_reply(reply)
-
-    async def _append_reply(self, reply: StreamedReply) -> None:
-        self._held.check()
-        await self.append(reply.whole())
+                held.check()
+                await self.append(reply.whole())
 
     def _stop(self) -> Addition | None:
         """Return what marks the turn as stopped; None if it is marked already, with what was said.

@@ -168,7 +168,8 @@ class TurnAccess:
         """
         if held := self.held(turn_id):
             return held.record.paused
-        return await (await self._services()).decisions.find_paused(self._scope, turn_id)
+        records = (await self._services()).turn_records
+        return (await records.read(self._scope, turn_id)).record.paused
 
     async def hidden_variant(self, state: TurnState) -> tuple[list[BaseMessage], str]:
         """Return the messages of a variant that views do not show yet, and the id of the question shown instead.

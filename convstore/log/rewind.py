@@ -82,7 +82,8 @@ class Rewinds:
         if not is_whole and whole.entry != totals.whole_list:
             raise ValueError("the whole list of rewound ranges that it continues is missing")
         ranges = _changed(whole.ranges, change.ranges, change.restored)
-        if _size(ranges) != totals.messages - totals.active:
+        size = sum([range_.last - range_.first + 1 for range_ in ranges])
+        if size != totals.messages - totals.active:
             raise ValueError("its rewound ranges do not agree with its count of active messages")
         return Rewinds(entry.number, ranges, change.undo, None if is_whole else whole)
 
@@ -292,10 +293,6 @@ def _changed(ranges: Ranges, rewound: Ranges, restored: Ranges) -> Ranges:
     ):
         raise ValueError("its rewound ranges overlap")
     return ranges[:start] + tuple(end)
-
-
-def _size(ranges: Ranges) -> int:
-    return sum([last - first + 1 for first, last, _, _ in ranges])
 
 
 class Change(NamedTuple):

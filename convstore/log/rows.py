@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import NamedTuple
 
 from convstore.log.entry import Entry, EntryMessage, Over
@@ -19,6 +20,9 @@ from convstore.sources.stub import RETRIEVAL_TOOL, STUB_MIN_TOKENS
 from convstore.values.policy import HistoryPolicy
 
 _LONG_TOKENS = 1_000
+_number = attrgetter("entry.number")
+_turn = attrgetter("turn")
+_ordinal = attrgetter("message.ordinal")
 
 
 class Row(NamedTuple):
@@ -86,24 +90,12 @@ def marked(rows: list[Row], entries: Sequence[Entry]) -> list[Row]:
         return rows
     for entry in entries:
         event = EVENT.of(entry)
-        if event and event.ends and event.question and not BRANCH.of(entry):
+        if event and event.over and event.question and not BRANCH.of(entry):
             before = bisect_right(rows, entry.number, key=_number) - 1
             if before >= 0:
                 rows[before] = rows[before]._replace(ended=event.question)
     rows[-1] = rows[-1]._replace(over=entries[-1].totals.over)
     return rows
-
-
-def _number(row: Row) -> int:
-    return row.entry.number
-
-
-def _turn(row: Row) -> int:
-    return row.turn
-
-
-def _ordinal(row: Row) -> int:
-    return row.message.ordinal
 
 
 def leading_system(rows: Sequence[Row]) -> list[Row]:

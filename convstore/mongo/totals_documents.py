@@ -65,7 +65,7 @@ def totals_from(document: Mapping[str, Any]) -> Totals:
         whole_list,
         _over_from(get("over", "")),
         failed,
-        _call_from(document["call"]) if "call" in document else None,
+        StampedCall(*stored_numbers(stored_list(document["call"]))) if "call" in document else None,
         from_stored(get("cut", "")),
         bool(imported),
         branched,
@@ -77,10 +77,6 @@ def _open_call_from(value: Any) -> OpenCall:
     *texts, turn = stored_list(value)
     id_, tool, arguments, result = map(from_stored, texts)
     return OpenCall(id_, tool, arguments, result, stored_number(turn))
-
-
-def _call_from(value: Any) -> StampedCall:
-    return StampedCall(*map(stored_number, stored_list(value)))
 
 
 def _over_from(value: Any) -> Over:

@@ -188,7 +188,8 @@ class ArchiveReader:
                 self._open.items.append(self._item(value, where, self._open.items))
                 return
             if "item" in value:
-                self._open.log_items.append(self._log_item(value))
+                item = LogItem(**self._optional(value, "item"))
+                self._open.log_items.append(PlacedItem(item, _number(value, "after")))
                 return
             record = self._ended(self._open, value["end"])
         except DAMAGED as error:
@@ -255,9 +256,6 @@ class ArchiveReader:
                 "a line is missing or moved"
             )
         return item
-
-    def _log_item(self, value: Mapping[str, Any]) -> PlacedItem:
-        return PlacedItem(LogItem(**self._optional(value, "item")), _number(value, "after"))
 
     def _ended(self, conversation: _Open, end: Mapping[str, Any]) -> ConversationRecord | BadRecord:
         items = conversation.items

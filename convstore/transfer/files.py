@@ -218,7 +218,7 @@ def _record(path: Path, line: Line, where: str) -> ConversationRecord | BadRecor
         fields={"file": path.name, "line": str(line.number), **fields},
         title=title,
         metadata=metadata or {},
-        other_fields=_other_fields(fields),
+        other_fields=[name for name, field in fields.items() if field and name not in _KEPT],
         notes=notes,
     )
 
@@ -230,11 +230,6 @@ def _fields(value: Mapping[str, Any]) -> dict[str, Any]:
     inner = state if isinstance(state, dict) else {}
     others = {f"values.{name}": field for name, field in inner.items() if name != "messages"}
     return fields | others
-
-
-def _other_fields(fields: Mapping[str, Any]) -> list[str]:
-    """Return the names of fields with a value that the conversation does not keep."""
-    return [name for name, field in fields.items() if field and name not in _KEPT]
 
 
 def _messages_in(value: Mapping[str, Any]) -> list[Any]:

@@ -25,7 +25,7 @@ from convstore.turns.naming import Naming
 from convstore.turns.record_reader import FoundTurn
 from convstore.turns.variants import check_resumable
 from convstore.values.scope import Scope
-from convstore.values.turns import Decision, Pause, TurnCall
+from convstore.values.turns import Decision, TurnCall
 
 _NOT_RUN = (
     "The tool was not executed. Do not retry this tool call unless the user explicitly requests it."
@@ -47,10 +47,6 @@ class Decisions:
         """
         async with self._writing.setdefault((asyncio.get_running_loop(), scope), asyncio.Lock()):
             await until_written(write, TailMoved)
-
-    async def find_paused(self, scope: Scope, turn_id: str) -> list[tuple[TurnCall, Pause]]:
-        """Return the calls that an agent's interrupt is about; see `TurnRecord.paused`."""
-        return (await self._records.read(scope, turn_id)).record.paused
 
     async def decide(self, scope: Scope, turn_id: str, result_id: str, decision: Decision) -> None:
         """Record what a person decided about a call; see `Conversation.decide`."""

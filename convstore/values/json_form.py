@@ -191,12 +191,6 @@ def sendable(value: Any, levels: int = _LEVELS) -> Any:
     return _sendable(value, levels, _same)
 
 
-def sendable_model(model: _Model) -> _Model:
-    """Return a model that pydantic can write as JSON: as `sendable_message`, and values that JSON lacks as text."""
-    made: _Model = _sendable(model, _LEVELS, _json_leaf)
-    return made
-
-
 _Leaf = Callable[[Any], Any]
 
 
@@ -353,7 +347,7 @@ class Value(BaseModel):
                 return written
         except (ValueError, RecursionError):  # too many levels, or a type that JSON lacks
             pass
-        return write(sendable_model(self))
+        return write(_sendable(self, _LEVELS, _json_leaf))
 
 
 _new = object.__new__

@@ -145,7 +145,8 @@ def _print_commands(console: Console, demo: Demo, uri: str) -> None:
             console, "6. Look at it", "It was in memory. In the browser, or in a database of yours:"
         )
         missing = MissingExtraError(package="starlette", extra="inspector")
-        names["extra"] = "" if _has_inspector() else f"{pip_name()} {missing.arguments}\n"
+        is_installed = all(map(find_spec, ("jinja2", "starlette", "uvicorn")))
+        names["extra"] = "" if is_installed else f"{pip_name()} {missing.arguments}\n"
         console.print(_IN_MEMORY.format(**names), soft_wrap=True)
         return
     address, is_whole = address_to_print(uri)
@@ -179,10 +180,6 @@ async def _talk(chat: Conversation) -> Demo:
     return Demo(
         list(zip(log, records, strict=True)), history, pages, later, expanded, await chat.info()
     )
-
-
-def _has_inspector() -> bool:
-    return all(find_spec(package) for package in ("jinja2", "starlette", "uvicorn"))
 
 
 async def _go_on(chat: Conversation) -> tuple[History, int]:

@@ -197,7 +197,7 @@ def _causes(
     for first, following in pairwise(edges):
         old = reason_at(before.report.reasons, first)
         new = reason_at(after.report.reasons, first)
-        if old is None or new is None or not _differs(old, new):
+        if not (old and new) or (old.state, old.summary) == (new.state, new.summary):
             continue
         change = _change(new, after)
         if new.state == "stub":
@@ -206,10 +206,6 @@ def _causes(
         if new.state in ("summarised", "left_out"):
             last = new.last
         yield new.state, f"{_subject(first, last, end)} now {change}"
-
-
-def _differs(old: ViewReason, new: ViewReason) -> bool:
-    return (old.state, old.summary) != (new.state, new.summary)
 
 
 def _subject(first: int, last: int, end: int) -> str:

@@ -16,7 +16,7 @@ from convstore import Conversation
 from convstore.edges import with_source
 from convstore.ext.inspector.call_page import load_view, moment_of, titled_info
 from convstore.ext.inspector.comparison import begins_turn
-from convstore.ext.inspector.images import image_in, image_numbers
+from convstore.ext.inspector.images import image_in, images_in
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import as_json, body_of, own_numbers, rendered, whole_parts
 from convstore.sources.marks import marks_in
@@ -68,7 +68,7 @@ async def message_page(request: Request, chat: Conversation) -> Response:
         view=view,
         given=given,
         shown=body_of(given.message, _VIEW_BYTES) if given.message is not None else None,
-        images=image_numbers(found[0].message),
+        images=list(images_in(found[0].message)),
         stored_parts=[_slice(request, name, text) for name, text in parts.items()],
         annotations={name: as_json(value) for name, value in found[0].annotations.items()},
     )

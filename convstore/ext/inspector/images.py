@@ -25,18 +25,14 @@ def is_image(block: dict[str, Any]) -> bool:
 
 def image_in(message: BaseMessage, number: int) -> tuple[bytes, str]:
     """Return the image in a content block of a message, counted from 1, with its type; an empty type for none."""
-    block = _images_in(message).get(number)
+    block = images_in(message).get(number)
     data = _bytes_in(block) if block else b""
     mime_type = true_type(data)
     return data, mime_type if mime_type.startswith("image/") else ""
 
 
-def image_numbers(message: BaseMessage) -> list[int]:
-    """Return the numbers of the images in a message, for `image_in`."""
-    return list(_images_in(message))
-
-
-def _images_in(message: BaseMessage) -> dict[int, dict[str, Any]]:
+def images_in(message: BaseMessage) -> dict[int, dict[str, Any]]:
+    """Return the content blocks with images by their numbers, for `image_in`."""
     blocks = message.content if isinstance(message.content, list) else []
     return {
         number: block

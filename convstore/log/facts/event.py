@@ -35,11 +35,6 @@ class TurnEvent(NamedTuple):
     question: int = 0
 
     @property
-    def ends(self) -> bool:
-        """Return True if it ends the turn."""
-        return bool(self.over)
-
-    @property
     def is_of_call(self) -> bool:
         """True if it says how a call waits for a person, or what was decided about it."""
         return self.kind in ("wait", "decide")
