@@ -96,7 +96,7 @@ class ShownSources:
         return earlier
 
 
-class _OpenCalls:
+class OpenCalls:
     """Calls without a result, which give names to results without one; answered as `pair` does it."""
 
     def __init__(self, calls: Sequence[OpenCall]) -> None:
@@ -126,7 +126,7 @@ class _OpenCalls:
                 self._calls.setdefault(pending.id, []).append(pending)
         return tuple([call.result for call in opened])
 
-    def answer(self, result: ToolMessage, turn: int | None) -> OpenCall | None:
+    def answer(self, result: ToolMessage, turn: int | None = None) -> OpenCall | None:
         """Remove and return the call that a result answers, None if there is none; of its turn, if that is known."""
         calls = self._calls.get(result.tool_call_id, [])
         candidates = [call for call in calls if turn in (None, call.turn)]
@@ -140,6 +140,7 @@ class _OpenCalls:
         return call
 
     def newest(self) -> tuple[OpenCall, ...]:
+        """Return the calls without a result, at most 200."""
         calls = [call for same_id in self._calls.values() for call in same_id]
         return tuple(calls[-_MAX_OPEN_CALLS:])
 
@@ -173,14 +174,14 @@ class RunningTotals:
     sources_through: int
     given_through: int = field(init=False)
     shown: ShownSources = field(init=False)
-    _calls: _OpenCalls = field(init=False)
+    _calls: OpenCalls = field(init=False)
     _assignment: Assignment = field(init=False)
     _now: Totals = field(init=False)
 
     def __post_init__(self) -> None:
         self.given_through = self.after.given_through
         self.shown = ShownSources(self.after.shown or {})
-        self._calls = _OpenCalls(self.after.calls)
+        self._calls = OpenCalls(self.after.calls)
         self._assignment = Assignment.after(self.after)
         self._now = self.after.copy()
 

@@ -9,7 +9,7 @@ derives from the turn, its own id and its ordinal, so that the same append finds
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 from uuid import NAMESPACE_OID, uuid5
@@ -18,9 +18,10 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore.append.condition import IdsTaken
 from convstore.exceptions import ContentConflictError
+from convstore.log.entry import OpenCall
+from convstore.log.totals import OpenCalls
 from convstore.log.turn_record import TurnRecord
-from convstore.messages.turn_calls import calls_without_result
-from convstore.values.turns import TurnCall
+from convstore.messages.tool_calls import calls_of
 
 _Result = TypeVar("_Result")
 Write = Callable[[list[BaseMessage], frozenset[str]], Awaitable[_Result]]
@@ -87,9 +88,7 @@ class Naming:
     def named(self, messages: Sequence[BaseMessage]) -> Named:
         """Return the messages with their ids; one that came without an id also gets it on the caller's object."""
         retried = self._retried(messages)
-        opened = (
-            _OpenCalls(self.record.without_result) if self._has_unnamed_result(messages) else None
-        )
+        opened = self._open_calls() if self._has_unnamed_result(messages) else None
         named = list[BaseMessage]()
         known = set[str]()
         ordinal = self.first
@@ -120,12 +119,20 @@ class Naming:
                 ordinal += 1
             named.append(self._with_id(message, id_))
             if opened:
-                opened.add(named[-1])
+                opened.open(named[-1], calls_of(named[-1]), 0)
         return Named(named, frozenset(known))
 
     def _has_unnamed_result(self, messages: Sequence[BaseMessage]) -> bool:
         results = (str(message.id) for message in messages if isinstance(message, ToolMessage))
         return any(id_ in self.nameless or id_ in self.taken for id_ in results)
+
+    def _open_calls(self) -> OpenCalls:
+        """Return the calls without a result; of those with one id the first of the newest message is answered first."""
+        calls = zip(self.record.fold.without_result, self.record.without_result, strict=True)
+        oldest_first = sorted(calls, key=lambda pair: (pair[0].message.ordinal, -pair[0].position))
+        return OpenCalls(
+            [OpenCall(call.id, call.name, "", call.result_id) for _, call in oldest_first]
+        )
 
     def _with_id(self, message: BaseMessage, id_: str) -> BaseMessage:
         if message.id == id_:
@@ -187,7 +194,7 @@ class Naming:
             id_ = derived_id(self.key, id_, ordinal)
         return id_
 
-    def _result_id(self, message: ToolMessage, answered: TurnCall | None, ordinal: int) -> str:
+    def _result_id(self, message: ToolMessage, answered: OpenCall | None, ordinal: int) -> str:
         """Return the id of a result: its own, that of its call if it has none, or a new one if that is taken.
 
         `answered` is the open call that it answers.
@@ -196,35 +203,23 @@ class Naming:
         is_nameless = given in self.nameless
         if not is_nameless and given not in self.taken:
             return given
-        call = (
-            answered or self.record.find_call(given) or self.record.find_call(message.tool_call_id)
-        )
-        if call is None:
+        made_for = answered.result if answered else self._known_call(message)
+        if not made_for:
             return given if is_nameless else self._free_id(given, ordinal)
-        stored = self.record.result(call.result_id)
-        if stored is not None and (is_nameless or given == call.result_id):
+        stored = self.record.result(made_for)
+        if stored is not None and (is_nameless or given == made_for):
             return str(stored.id)
-        is_taken = call.result_id in self.taken
-        return self._free_id(call.result_id, ordinal) if is_taken else call.result_id
+        return self._free_id(made_for, ordinal) if made_for in self.taken else made_for
 
-
-class _OpenCalls:
-    """The calls without a result while a batch is named."""
-
-    def __init__(self, calls: Iterable[TurnCall]) -> None:
-        self._by_id = dict[str, list[TurnCall]]()
-        for call in calls:
-            self._by_id.setdefault(call.id, []).append(call)
-
-    def add(self, message: BaseMessage) -> None:
-        """Add the calls of a message that has its id."""
-        for call in calls_without_result([message]):
-            self._by_id.setdefault(call.id, []).append(call)
-
-    def answer(self, result: ToolMessage) -> TurnCall | None:
-        """Remove and return the call that a result was made for, else the newest with its call id; None without one."""
-        calls = self._by_id.get(result.tool_call_id)
-        if not calls:
-            return None
-        own = [index for index, call in enumerate(calls) if call.result_id == result.id]
-        return calls.pop(own[0] if own else -1)
+    def _known_call(self, result: ToolMessage) -> str:
+        """Return the `result_id` of the call that a result names, of several that with an equal result; "" for none."""
+        record = self.record
+        if call := record.find_call(str(result.id)):
+            return call.result_id
+        same = (result.tool_call_id, result.content)
+        for id_ in record.fold.results:
+            stored = record.result(id_)
+            if stored and (stored.tool_call_id, stored.content) == same:
+                return id_
+        call = record.find_call(result.tool_call_id)
+        return call.result_id if call else ""
