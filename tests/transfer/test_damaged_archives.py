@@ -278,7 +278,7 @@ async def failures_of_refused(folder: Path, some: Iterable[Case]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", parts(2))
+@pytest.mark.parametrize("part", parts(5))
 async def test_a_changed_archive_is_left_out_or_can_be_read(tmp_path: Path, part: slice) -> None:
     """An import of it ends, names what it leaves out, and takes nothing that a reader cannot read."""
     codec = Codec()

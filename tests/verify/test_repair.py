@@ -166,7 +166,7 @@ async def own(own_database: Any) -> Any:
     return own_database
 
 
-@pytest.mark.parametrize("part", parts(2))
+@pytest.mark.parametrize("part", parts(4))
 async def test_whichever_entry_is_lost_the_rest_is_whole(own: Any, part: slice) -> None:
     """All other messages stay, in order, with what else is stored of them; an active one stays active.
 
@@ -435,13 +435,13 @@ async def test_a_page_and_a_turn_go_on(own: Any) -> None:
         assert not turn.is_running
 
 
-@pytest.mark.parametrize("part", parts(3))
+@pytest.mark.parametrize("part", parts(6))
 async def test_a_repair_that_is_killed_changes_nothing_or_all(
     own: Any, server_uri: str, part: slice
 ) -> None:
     """Wherever it dies, the log is as it was or replaced; the next repair and the sweeps leave no rest."""
     store = ConversationStore(own)
-    points = range(1, 52)[part]
+    points = range(1, 55)[part]
     for point in points:
         chat = store.conversation(user_id=f"u{point}", thread_id="t")
         await talk(chat, range(2))

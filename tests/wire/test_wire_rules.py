@@ -23,7 +23,7 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
-from properties import STRIDE, examples
+from properties import examples, parts
 from strategies import PureLog, any_text
 from strategies import messages as awkward_messages
 
@@ -262,11 +262,12 @@ def conversations(path: Path) -> list[list[BaseMessage]]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not FILES, reason="the real conversations are not part of the project")
+@pytest.mark.parametrize("part", parts(5))
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
-def test_recorded_views_are_valid_and_come_back(path: Path) -> None:
+def test_recorded_views_are_valid_and_come_back(path: Path, part: slice) -> None:
     """Each conversation whole and up to some message, under a budget and without one, in all three forms."""
     dice = random.Random(1)
-    for log in conversations(path)[::STRIDE]:
+    for log in conversations(path)[part]:
         for end in {len(log), dice.randint(1, len(log))}:
             pure = PureLog()
             pure.append(log[:end])

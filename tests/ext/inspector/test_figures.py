@@ -406,13 +406,13 @@ async def test_the_figures_of_the_overview(made: tuple[Conversation, httpx.Async
 async def test_the_figures_of_calls(made: tuple[Conversation, httpx.AsyncClient]) -> None:
     """Sizes of the view and its parts, what was billed, the strip, each row, the cache and the messages as sent.
 
-    Of every second call and the last one, whose page takes a second with all that it is compared with.
+    Of every fourth call and the last one, whose page takes a second with all that it is compared with.
     """
     chat, client = made
     stored = await whole(chat)
     here = f"/c/{(await chat.info()).conversation_id}"
     calls = [message for message in stored if message.message.type == "ai"]
-    for call in [*calls[::2], calls[-1], None]:
+    for call in [*calls[::4], calls[-1], None]:
         at = f"?at={call.ordinal}" if call else ""
         moment = (call.stamp or call.ordinal) if call else None
         has_own = call is not None and call.stamp is not None
