@@ -48,7 +48,7 @@ async def list_command(
     target: Target,
     *,
     failed: Annotated[
-        bool, typer.Option("--failed", help="Only those in which a tool failed.")
+        bool, typer.Option("--failed", help="Only those in which a tool failed, or a sub-agent's.")
     ] = False,
     attention: Annotated[
         bool, typer.Option("--attention", help="Only those that need attention.")
@@ -99,13 +99,15 @@ async def list_command(
     """
     age_limit = read_age(since) if since else None
     prices = read_prices(price)
-    chips = ["failed"] * failed + ["attention"] * attention
-    is_selection = bool(chips) or age_limit is not None
+    chips = ["attention"] * attention
+    is_selection = failed or attention or age_limit is not None
     size = limit or (_COVERED if is_selection else _PAGE)
     async with target.open() as store:
         covered, has_older = await _read_page(store, target.chosen, size, page)
         first = (page - 1) * size + 1
-        rows = await _selected(store, covered, chips=chips, age=age_limit, first=first)
+        rows = await _selected(
+            store, covered, chips=chips, age=age_limit, first=first, only_failed=failed
+        )
         rows = _with_costs(rows, prices)
         listing = _Listing(
             rows,
@@ -238,10 +240,13 @@ async def _selected(
     chips: Sequence[str],
     age: timedelta | None,
     first: int,
+    only_failed: bool,
 ) -> list[_Member]:
-    """Return the rows of a page that the filters select, each with its sub-agents' rows; the page begins at `first`."""
-    from convstore.edges import with_children  # noqa: PLC0415 - loads the database driver
-    from convstore.integration import host_of  # noqa: PLC0415 - as above
+    """Return the rows of a page that the filters select, each with its sub-agents' rows; the page begins at `first`.
+
+    With `only_failed` those in which a tool failed, perhaps one of a sub-agent.
+    """
+    from convstore.integration import host_of  # noqa: PLC0415 - loads the database driver
     from convstore.values.list_rows import (  # noqa: PLC0415 - as above
         since,
         with_chip,
@@ -252,14 +257,24 @@ async def _selected(
     found = list[_Member]()
     for row in reduce(with_chip, chips, rows):
         number = numbers[row.info.conversation_id]
-        family = [member async for member in with_children(store, row.info)]
-        children = await host_of(store).rows(family[1:]) if family[1:] else []
-        found.append(_Member(number, 0, row))
-        found += [_Member(number, below, child) for below, child in enumerate(children, 1)]
+        family = await _family(store, row, only_failed=only_failed)
+        found += [_Member(number, below, member) for below, member in enumerate(family)]
     named = await host_of(store).titled([member.row.info for member in found])
     return [
         replace(member, title=info.title or "") for member, info in zip(found, named, strict=True)
     ]
+
+
+async def _family(store: ConversationStore, row: ListRow, *, only_failed: bool) -> list[ListRow]:
+    """Return a row and those of its sub-agents; none with `only_failed` if no tool of them failed."""
+    from convstore.edges import with_children  # noqa: PLC0415 - loads the database driver
+    from convstore.integration import host_of  # noqa: PLC0415 - as above
+
+    family = [member async for member in with_children(store, row.info)]
+    if only_failed and not any(member.failed for member in family):
+        return []
+    children = await host_of(store).rows(family[1:]) if family[1:] else []
+    return [row, *children]
 
 
 def _with_costs(members: Sequence[_Member], prices: Prices) -> list[_Member]:

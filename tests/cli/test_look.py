@@ -710,6 +710,23 @@ async def test_items_are_shown_in_their_place(server_uri: str) -> None:
             assert [item["kind"] for item in found["items"]] == kinds
 
 
+async def test_a_failure_of_a_sub_agent_is_one_of_its_caller(server_uri: str) -> None:
+    """`--failed` keeps the caller's row with that of its sub-agent, and no row of others with sub-agents."""
+    with emptied_address(server_uri) as address:
+        async with await ConversationStore.connect(address) as store:
+            await store.setup()
+            for thread_id, status in (("one", "error"), ("two", "success")):
+                chat = store.conversation(user_id="ada", thread_id=thread_id)
+                await chat.append({"role": "user", "content": "Plan my garden."})
+                calling = AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c"}])
+                result = ToolMessage("Beans.", tool_call_id="c", status=status)
+                await chat.child("ai 1", "call").append([calling, result])
+        found = await asyncio.to_thread(document, "list", "--uri", address, "--failed")
+        listed = [*found["conversations"], *found["children"]]
+        assert [info["scope"]["thread_id"] for info in listed] == ["one", "one"]
+        assert found["covered"] == 2
+
+
 @pytest.mark.slow
 async def test_sub_agents_are_shown_below_their_caller(server_uri: str) -> None:
     """In the list with their states, after the messages, and by the scope that both print; a source is found, too."""
