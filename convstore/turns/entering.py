@@ -19,6 +19,7 @@ from convstore.exceptions import (
     ConflictError,
     ConversationDeletedError,
     InvalidInputError,
+    StoreError,
     TurnBusyError,
     UnknownMessageError,
 )
@@ -27,7 +28,7 @@ from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.turn_record import TurnRecord
 from convstore.messages.turn_calls import result_of
 from convstore.mongo.turn_leases import Taken, TurnLease
-from convstore.runtime.background import settle
+from convstore.runtime.background import SETTLE_SECONDS, settle
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.retrying import until_written
@@ -202,12 +203,7 @@ class TurnEntrance:
                 await begin()
                 continue
             lease = lease._replace(since=self._clock.undated())
-            taking = self._leases.take(cached.conversation, lease, time=self._services.lease)
-            try:
-                taken = await settle(taking)
-            except asyncio.CancelledError:
-                await settle(self._leases.release(cached.conversation, owner=lease.owner))
-                raise
+            taken = await self._try_to_take(cached.conversation, lease)
             if taken is None:
                 await begin()
                 continue
@@ -222,6 +218,19 @@ class TurnEntrance:
                 raise TurnBusyError(taken.lease.turn, since=taken.lease.since)
             await self._clock.sleep(wait)
             wait = min(2 * wait, _LONGEST_PAUSE)
+
+    async def _try_to_take(self, conversation: str, lease: TurnLease) -> Taken | None:
+        """Take a lease; if its outcome is unknown, give it back: the same request comes again at once.
+
+        This waits a few seconds at most; the server may be out of reach.
+        """
+        try:
+            return await settle(self._leases.take(conversation, lease, time=self._services.lease))
+        except (asyncio.CancelledError, StoreError):
+            release = self._leases.release(conversation, owner=lease.owner)
+            with suppress(StoreError, TimeoutError):
+                await settle(asyncio.wait_for(release, SETTLE_SECONDS))
+            raise
 
     async def _interrupt(self, scope: Scope, conversation: str, lease: TurnLease) -> None:
         """Ask the holder of a lease to stop, unless its turn has its answer, so that it is about to be left."""

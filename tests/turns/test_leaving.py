@@ -12,15 +12,18 @@ from mongomock_motor import AsyncMongoMockClient
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import (
+    MissingPrivilegeError,
     StoreUnavailableError,
     TurnBusyError,
     TurnClosedError,
     TurnConflictError,
 )
 from convstore.mongo.log import Log
+from convstore.mongo.turn_leases import TurnLeases
 from convstore.runtime import background
 from convstore.testing.fixtures import ahead
 from convstore.testing.stored import Stored
+from convstore.turns import entering
 
 NewChat = Callable[..., Conversation]
 
@@ -46,6 +49,10 @@ def new_chat(database: Any) -> NewChat:
 
 async def _unavailable(*_: Any, **__: Any) -> None:
     raise StoreUnavailableError("no answer")
+
+
+async def _failed(*_: Any, **__: Any) -> None:
+    raise MissingPrivilegeError("refused")
 
 
 async def test_a_cancelled_append_is_fenced_off(
@@ -143,3 +150,41 @@ async def test_a_stop_that_others_overtook_is_no_error(new_chat: NewChat, succes
     turn = await new_chat().get_turn("r1")
     assert turn
     assert turn.over == ("stopped" if successor == "worker" else "superseded")
+
+
+@pytest.mark.parametrize("error", [StoreUnavailableError("no answer"), asyncio.CancelledError()])
+async def test_a_lease_of_unknown_outcome_is_given_back(
+    new_chat: NewChat, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """The same request comes again at once, perhaps to another worker."""
+    await new_chat().append(HumanMessage("Do seals sleep?", id="r1"))
+    take = TurnLeases.take
+
+    async def take_unanswered(*given: Any, **options: Any) -> None:
+        await take(*given, **options)
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TurnLeases, "take", take_unanswered)
+        with pytest.raises(type(error)):
+            await new_chat().turn("r1")
+    async with await new_chat().turn("r1") as turn:
+        assert turn.is_running
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+async def test_a_lease_that_cannot_be_given_back_lapses(
+    new_chat: NewChat, monkeypatch: pytest.MonkeyPatch, *, is_slow: bool
+) -> None:
+    """The error is the first one, and comes in time; the server answers nothing."""
+    monkeypatch.setattr(entering, "SETTLE_SECONDS", 0.01)
+    await new_chat().append(HumanMessage("Do seals sleep?", id="r1"))
+
+    async def hang(*_: Any, **__: Any) -> None:
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TurnLeases, "take", _unavailable)
+        patch.setattr(TurnLeases, "release", hang if is_slow else _failed)
+        with pytest.raises(StoreUnavailableError):
+            await new_chat().turn("r1")
