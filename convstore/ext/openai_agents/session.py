@@ -11,6 +11,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 from langchain_core.messages import AIMessage, BaseMessage
 
@@ -38,31 +39,54 @@ from convstore.values.providers import ROWS, rules_for
 from convstore.values.scope import check_choice
 
 if TYPE_CHECKING:
-    from agents import RunContextWrapper, TResponseInputItem, Usage
+    from agents import RunContextWrapper, TResponseInputItem
     from agents.memory import SessionSettings
+    from agents.usage import RequestUsage
 
 
 _PAGE = 1_000
 
 
 @dataclass
+class _Run:
+    """State that a session caches of one run.
+
+    Attributes:
+        view: The view that it was given; None without one, and after its answer.
+        shown: The messages of the view, and those appended since.
+        entry: The last entry of those.
+        billed: Requests of the run whose answers are stored; None if it began elsewhere.
+        question: Id of its last question; "" if it began elsewhere, and for `direct` calls.
+    """
+
+    view: History | None = None
+    shown: list[BaseMessage] = field(default_factory=list)
+    entry: int = 0
+    billed: int | None = None
+    question: str = ""
+
+
+@dataclass
 class _State:
-    """State that a session caches of one conversation."""
+    """State that a session caches of one conversation.
+
+    Attributes:
+        chat: The conversation.
+        failed: By digest of their items, batches that may be stored.
+        runs: Its runs, as long as the SDK keeps them.
+        direct: The run of all calls without a wrapper.
+        lock: Held by whoever writes.
+    """
 
     chat: Conversation
-    # by digest of their items, batches that may be stored
     failed: dict[str, list[BaseMessage | LogItem]] = field(default_factory=dict)
-    view: History | None = None  # that the last run was given
-    shown: list[BaseMessage] = field(default_factory=list)  # its messages, and those appended since
-    entry: int = 0  # the last one of those
-    usage: Usage | None = None  # of the run
-    billed: int = 0  # requests of the run whose answers are stored
+    runs: WeakKeyDictionary[RunContextWrapper[Any], _Run] = field(default_factory=WeakKeyDictionary)
+    direct: _Run = field(default_factory=_Run)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def set_run(self, usage: Usage | None) -> None:
-        """Note that the requests of a run so far need no further message."""
-        self.usage = usage
-        self.billed = len(usage.request_usage_entries) if usage else 0
+    def run_of(self, wrapper: RunContextWrapper[Any] | None) -> _Run:
+        """Return the run of a wrapper."""
+        return self.direct if wrapper is None else self.runs.setdefault(wrapper, _Run())
 
 
 class _Stored(NamedTuple):
@@ -159,22 +183,21 @@ class ConvstoreSession:
         ``.dropped`` of the list names what the API has no place for; see `History.to_openai`.
         """
         state = self._state(wrapper)
+        run = state.run_of(wrapper)
         found = OpenAIMessages([], [])
         if limit is None:
             limit = _limit_of(self.session_settings)
-        state.view = None
-        state.set_run(wrapper.usage if wrapper else None)
+        if wrapper is None or run.billed is None or limit is None:  # else within the run
+            run.view = None
+            run.billed = len(_requests(wrapper))
         if limit is None and not self._shows_all:
-            state.view = await state.chat.load_history(self._policy)
-            state.shown = state.view.messages
-            state.entry = 0
-            found = of_view(state.shown, self._rules)
-            found.dropped = (*state.view.dropped, *found.dropped)
+            run.view = await state.chat.load_history(self._policy)
+            run.shown = run.view.messages
+            run.entry = 0
+            found = of_view(run.shown, self._rules)
+            found.dropped = (*run.view.dropped, *found.dropped)
         elif limit is None or limit > 0:
-            groups = [stored.items for stored in await _newest(state.chat, limit)]
-            dropped = [part for items in groups for part in getattr(items, "dropped", ())]
-            newest = [item for items in groups for item in items][-(limit or 0) :]
-            found = OpenAIMessages(map(sendable, newest), dropped)
+            found = await _as_added(state.chat, limit)
         return cast("list[TResponseInputItem]", found)
 
     async def add_items(
@@ -196,20 +219,23 @@ class ConvstoreSession:
         state = self._state(wrapper)
         digest = digest_of(items)
         made = state.failed.pop(digest, None) or to_log(cast("list[Item]", items), uuid4().hex)
-        usage = wrapper.usage if wrapper else None
-        _set_usage(state, made, usage)
+        run = state.run_of(wrapper)
+        requests = _requests(wrapper)
+        _set_usage(run, made, requests)
         try:
-            await settle(_add(state, made))
+            await settle(_add(state, run, made))
         except BaseException:
             state.failed[digest] = made
             raise
-        state.set_run(usage)
+        run.billed = len(requests)
 
     async def pop_item(
         self, *, wrapper: RunContextWrapper[Any] | None = None
     ) -> TResponseInputItem | None:
         """Remove the newest item from views and return it; None if no item is left. It stays in the log."""
-        return cast("TResponseInputItem | None", await settle(self._pop(self._state(wrapper))))
+        state = self._state(wrapper)
+        popped = await settle(self._pop(state, state.run_of(wrapper)))
+        return cast("TResponseInputItem | None", popped)
 
     async def clear_session(self, *, wrapper: RunContextWrapper[Any] | None = None) -> None:
         """Remove all items from views, which `Conversation.undo_rewind` undoes; with `erase_on_clear` erase them."""
@@ -241,7 +267,7 @@ class ConvstoreSession:
         return self._state_of(tuple(self.conversation(wrapper).scope.items()))
 
     @read_current
-    async def _pop(self, state: _State) -> Item | None:
+    async def _pop(self, state: _State, run: _Run) -> Item | None:
         async with state.lock:
             while stored := await _newest(state.chat, 1):
                 last = stored[-1]
@@ -252,7 +278,7 @@ class ConvstoreSession:
                 elif removed == is_message:  # else another process removed it
                     if last.kind == "message" and last.items[1:]:
                         await append_in_halves(
-                            partial(_append, state), to_log(last.items[:-1], uuid4().hex)
+                            partial(_append, state, run), to_log(last.items[:-1], uuid4().hex)
                         )
                     return last.items[-1]
             return None
@@ -260,7 +286,8 @@ class ConvstoreSession:
     @read_current
     async def _clear(self, state: _State) -> None:
         async with state.lock:
-            state.view = None
+            state.runs.clear()
+            state.direct = _Run()
             if self._erases:
                 await state.chat.delete()
                 return
@@ -294,14 +321,20 @@ def _settings(given: Any) -> SessionSettings | None:
     )
 
 
-def _set_usage(state: _State, made: Sequence[BaseMessage | LogItem], usage: Usage | None) -> None:
+def _requests(wrapper: RunContextWrapper[Any] | None) -> Sequence[RequestUsage]:
+    """Return the requests of a run so far, each with its token counts."""
+    return wrapper.usage.request_usage_entries if wrapper else ()
+
+
+def _set_usage(
+    run: _Run, made: Sequence[BaseMessage | LogItem], requests: Sequence[RequestUsage]
+) -> None:
     """Set the token counts of answers: those of the first requests of the run since its last items were stored.
 
     Requests of agents that its tools have called follow them. Of a run that began elsewhere the last requests count.
     """
     answers = [message for message in made if isinstance(message, AIMessage)]
-    requests = usage.request_usage_entries if usage else []
-    first = state.billed if state.usage is usage else max(0, len(requests) - len(answers))
+    first = max(0, len(requests) - len(answers)) if run.billed is None else run.billed
     for answer, request in zip(answers, requests[first:], strict=False):
         answer.usage_metadata = usage_of(
             {
@@ -313,36 +346,50 @@ def _set_usage(state: _State, made: Sequence[BaseMessage | LogItem], usage: Usag
         )
 
 
-async def _add(state: _State, made: list[BaseMessage | LogItem]) -> None:
+async def _add(state: _State, run: _Run, made: list[BaseMessage | LogItem]) -> None:
     async with state.lock:
-        append = partial(_append, state)
+        append = partial(_append, state, run)
         try:
             await append_in_halves(append, made)
         except (MessageRewoundError, InvalidInputError):
-            # removed after a call that failed; erased after the view
-            state.view = None
+            # removed after a call that failed, as its question was; erased after the view
+            run.view = None
+            run.question = ""
             for logged in made:
                 logged.id = uuid4().hex
             await append_in_halves(append, made)
 
 
-async def _append(state: _State, made: Sequence[BaseMessage | LogItem]) -> None:
-    """Append what `to_log` made; an answer gets the stamp of the view with what the run has added to it."""
-    view = state.view
-    answers = [message for message in made if isinstance(message, AIMessage)]
+async def _append(state: _State, run: _Run, made: Sequence[BaseMessage | LogItem]) -> None:
+    """Append what `to_log` made; an answer gets the stamp of the view with what the run has added to it.
+
+    It belongs to the question of its run, though another run may have asked one since.
+    """
+    view = run.view
+    messages = [added for added in made if isinstance(added, BaseMessage)]
+    answers = [message for message in messages if isinstance(message, AIMessage)]
     stamp = None
     if view and answers:
         size_of = partial(count, state.chat.store.token_counter)
-        turn_id = last_turn_of(state.shown[len(view.messages) :])
-        stamp = view.stamp_for(state.shown, entry=state.entry, turn=turn_id, size_of=size_of)
-    state.entry = (await state.chat.append(made, stamp=stamp, on_source_clash="renumber")).entry
+        turn_id = last_turn_of(run.shown[len(view.messages) :])
+        stamp = view.stamp_for(run.shown, entry=run.entry, turn=turn_id, size_of=size_of)
+    asked = last_turn_of(messages)
+    turn = None if asked else run.question or None
+    receipt = await state.chat.append(made, stamp=stamp, turn=turn, on_source_clash="renumber")
+    run.entry = receipt.entry
+    if asked and run is not state.direct:  # there a later answer may be a reminder
+        run.question = asked
     is_over = bool(answers) and not calls_of(answers[-1])
-    state.view = None if is_over else view
-    state.shown = (
-        [*state.shown, *(added for added in made if isinstance(added, BaseMessage))]
-        if state.view
-        else []
-    )
+    run.view = None if is_over else view
+    run.shown = [*run.shown, *messages] if run.view else []
+
+
+async def _as_added(chat: Conversation, limit: int | None) -> OpenAIMessages:
+    """Return the newest items as they were added, at most so many."""
+    groups = [stored.items for stored in await _newest(chat, limit)]
+    dropped = [part for items in groups for part in getattr(items, "dropped", ())]
+    newest = [item for items in groups for item in items][-(limit or 0) :]
+    return OpenAIMessages(map(sendable, newest), dropped)
 
 
 @read_current

@@ -123,7 +123,7 @@ class UIRequest:
         """
         waiting = state.waiting_calls if state else ()
         calls = {call.result_id: call for call in waiting}
-        if calls.keys() >= {*self.decisions, *(self.results if waiting else ())}:
+        if calls.keys() >= {*self.decisions, *self.results}:
             return calls
         messages = await _messages_of(chat, state if waiting else None, self.turn_id)
         of_turn = [call for call, _ in pairs_of(messages)]

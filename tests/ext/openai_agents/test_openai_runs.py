@@ -14,12 +14,14 @@ from agents import (
     InputGuardrailTripwireTriggered,
     OpenAIResponsesCompactionSession,
     RunConfig,
+    RunContextWrapper,
     Runner,
     RunState,
     SessionSettings,
+    Usage,
     function_tool,
 )
-from agents.testing import ScriptedModel, assistant_message, function_call
+from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
 from api_rules import responses_errors
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from made_results import append_hidden, check_hidden
@@ -52,6 +54,11 @@ def thought(text: str = "hm") -> Any:
     return ResponseReasoningItem(
         id=f"rs_{text}", summary=[], type="reasoning", encrypted_content=text
     )
+
+
+def step(output: list[Any], tokens: int) -> ModelStep:
+    """A step of a model with the number of its input tokens."""
+    return ModelStep(output, Usage(requests=1, input_tokens=tokens, total_tokens=tokens))
 
 
 def looks(*names: str) -> list[Any]:
@@ -395,3 +402,79 @@ async def test_the_sdks_compaction_fails_at_the_first_answer(viewed: ConvstoreSe
     with pytest.raises(InvalidInputError, match="pass the ConvstoreSession"):
         await ask(agent, "What?", wrapped)
     assert len(await viewed.get_items(9)) == 2
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_a_run_answers_its_own_question(
+    either: ConversationStore, scope: dict[str, str], shared: bool
+) -> None:
+    """Though another run asks and answers one while its tool works; its answers name its own view."""
+    session, other = ConvstoreSession(either, **scope), ConvstoreSession(either, **scope)
+    fast, _ = agent_of([assistant_message("Yes.")])
+
+    @function_tool
+    async def meanwhile() -> str:
+        """Ask something else."""
+        await ask(fast, "Sure?", session if shared else other)
+        return "sea"
+
+    slow = Agent(
+        name="slow",
+        model=ScriptedModel(
+            [[function_call("meanwhile", {}, call_id="c")], [assistant_message("Fish.")]]
+        ),
+        tools=[meanwhile],
+    )
+    await ask(slow, "What?", session)
+    chat = session.conversation()
+    turns = [[message.text for message in turn.messages] async for turn in chat.turns()]
+    assert turns == [["What?", "", "sea", "Fish."], ["Sure?", "Yes."]]
+    for row in await chat.list_messages():
+        if isinstance(row.message, AIMessage):
+            assert row.stamp
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_each_answer_of_a_run_has_its_tokens_and_its_stamp(
+    viewed: ConvstoreSession, streamed: bool
+) -> None:
+    """Also where the SDK reads the session in the midst of a run, as it does at a streamed handoff."""
+    last = Agent(name="last", model=ScriptedModel([step([assistant_message("Fish.")], 3)]))
+    first = Agent(
+        name="first",
+        model=ScriptedModel(
+            [
+                step(looks("seals"), 1),
+                step([function_call("transfer_to_last", {}, call_id="c")], 2),
+            ]
+        ),
+        tools=[look],
+        handoffs=[last],
+    )
+    await ask(first, "What?", viewed, streamed=streamed)
+    rows = await viewed.conversation().list_messages()
+    usages = [row.message.usage_metadata for row in rows if isinstance(row.message, AIMessage)]
+    assert [usage and usage["input_tokens"] for usage in usages] == [1, 2, 3]
+    assert all(row.stamp for row in rows if isinstance(row.message, AIMessage))
+
+
+async def test_a_reminder_that_the_application_adds_answers_nothing(
+    session: ConvstoreSession,
+) -> None:
+    """Calls outside a run may be anything: the answer of a finished turn stays its answer."""
+    for role, text in (("user", "What?"), ("assistant", "Fish."), ("assistant", "A reminder.")):
+        item: Any = {"role": role, "content": text}
+        await session.add_items([item])
+    rows = await session.conversation().list_messages()
+    assert [bool(row.turn_id) for row in rows] == [True, True, False]
+
+
+async def test_a_run_whose_question_was_removed_goes_on(session: ConvstoreSession) -> None:
+    """What it adds is stored, and answers no other question."""
+    wrapper: Any = RunContextWrapper(None)
+    await session.get_items(wrapper=wrapper)
+    await session.add_items([{"role": "user", "content": "What?"}], wrapper=wrapper)
+    assert await session.pop_item(wrapper=wrapper)
+    await session.add_items([{"role": "assistant", "content": "Fish."}], wrapper=wrapper)
+    rows = await session.conversation().list_messages()
+    assert [(row.message.text, row.turn_id) for row in rows] == [("Fish.", "")]

@@ -386,6 +386,48 @@ async def test_a_decision_by_a_call_id_means_one_call_for_good(chat: Conversatio
     async with await request.turn(chat) as turn:
         assert [call.name for call in turn.waiting_calls] == ["refund"]
         assert not turn.open_calls
+    await answer(chat, read_request(ai_sdk(said("Two?", "q2"))), "2")
+    async with await request.turn(chat) as turn:
+        assert turn.turn_id == "q1"
+        assert turn.is_finished
+
+
+async def test_a_decision_finds_the_call_that_waits(chat: Conversation) -> None:
+    """Whatever turn the page names, and beside results of tools of the server, which it shows as well."""
+    async with await chat.turn("q1", human="Go.") as turn:
+        call = {"name": "search", "args": {}, "id": "c-search"}
+        await turn.append(AIMessage("", tool_calls=[call]))
+        await turn.add_result(turn.open_calls[0], "found")
+        await turn.append(AIMessage("", tool_calls=[{**call, "name": "pick", "id": "c-pick"}]))
+        await turn.wait_for(turn.open_calls[0])
+    shown = [output("search", "found"), output("pick", "blue")]
+    request = read_request(decided(*shown, turn_id="other"), client_tools={"pick"})
+    async with await request.turn(chat) as turn:
+        assert turn.turn_id == "q1"
+        assert turn.messages[-1].text == "blue"
+
+
+async def test_an_answer_that_a_page_sends_is_made_again(chat: Conversation) -> None:
+    """As its last message, whatever calls that has: nothing is decided."""
+    await answer(chat, read_request(ai_sdk(said("Go."))), "1")
+    parts = [output("pick", "blue")]
+    page = ai_sdk(
+        said("Go."),
+        {"id": "answer:q1", "role": "assistant", "parts": parts},
+        trigger="regenerate-message",
+    )
+    await answer(chat, read_request(page, client_tools={"pick"}), "2")
+    assert await texts(chat) == ["Go.", "2"]
+
+
+def test_the_arguments_of_the_application_are_checked() -> None:
+    """A name of a tool that is no list would be its letters."""
+    body = ai_sdk(said("Go."))
+    wrong: Any = "ai"
+    with pytest.raises(InvalidInputError, match="format"):
+        read_request(body, format=wrong)
+    with pytest.raises(InvalidInputError, match="client_tools"):
+        read_request(body, client_tools="pick")
 
 
 async def test_a_tool_that_failed_on_the_page_says_so(chat: Conversation) -> None:
