@@ -12,7 +12,15 @@ from cases import each_case
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from convstore.exceptions import SummaryError
-from convstore.summarization.engine import Request, Steps, ask, ask_all, drive, drive_async
+from convstore.summarization.engine import (
+    KeptAnswers,
+    Request,
+    Steps,
+    ask,
+    ask_all,
+    drive,
+    drive_async,
+)
 
 
 def about(text: str, **options: Any) -> Request:
@@ -183,3 +191,12 @@ def test_a_reply_without_text_is_an_error(reply: Any, driver: Callable[..., Any]
 
     with pytest.raises(SummaryError):
         run()
+
+
+def test_the_oldest_answers_are_forgotten() -> None:
+    """A summarizer lives as long as its process: it keeps 256 answers, the newest ones."""
+    kept = KeptAnswers()
+    requests = [Request([HumanMessage(str(number))]) for number in range(257)]
+    for request in requests:
+        assert kept.keep(request, "Yes.") == "Yes."
+    assert list(kept.texts) == [request.key for request in requests[1:]]

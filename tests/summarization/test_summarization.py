@@ -27,6 +27,8 @@ from convstore.summarization import (
     DEFAULT_EXISTING_SUMMARY_PROMPT,
     DEFAULT_FINAL_SUMMARY_PROMPT,
     DEFAULT_INITIAL_SUMMARY_PROMPT,
+    CompactionRule,
+    HeadTailSummarizer,
     RunningSummarizer,
     RunningSummary,
     SummarizationNode,
@@ -35,6 +37,7 @@ from convstore.summarization import (
     cuts,
     summarize_messages,
 )
+from convstore.summarization.cuts import Cuts, choose_cut
 from convstore.summarization.prompts import join_prompts, record_steps
 from convstore.testing.pairing import check_pairing
 
@@ -1164,6 +1167,52 @@ def test_a_piece_of_a_long_message_leaves_half_of_a_request_to_others() -> None:
     assert max(count_tokens_approximately([HumanMessage(piece)]) for piece in pieces) < 250
     assert "And then?" in steps[-1]
     assert "name name" in steps[-1]
+
+
+def test_large_summaries_leave_half_of_a_request_to_messages() -> None:
+    """A limit of summaries above that of requests does not cost a call for each sentence."""
+    long = HumanMessage("name " * 2_000)
+    assert len(shown_to(long, max_tokens=1_000, max_summary_tokens=5_000)) < 15
+
+
+def test_the_summary_without_a_model_keeps_its_newest_line_alone_if_that_fills_it() -> None:
+    """A line larger than the summary may be does not bring all others back."""
+    summarizer = HeadTailSummarizer(
+        CompactionRule(max_tokens_before_summary=20, max_summary_tokens=1)
+    )
+    messages = [HumanMessage(f"{number} " + "word " * 40) for number in range(3)]
+    text = asyncio.run(summarizer.summarize(messages, summary=None))
+    _, *lines = text.split("\n")
+    assert [line[:8] for line in lines] == ["human: 2"]
+
+
+def test_a_summary_beyond_its_limit_is_not_made_again_for_the_same_messages(
+    summarize: Summarize,
+) -> None:
+    """It leaves less room than planned: the rest would be folded in a call that no new message asks for."""
+    model = ScriptedModel()
+    options: dict[str, Any] = {"model": model, "max_tokens": 10, "max_tokens_before_summary": 4}
+    options["token_counter"] = _five_for_a_summary
+    first = summarize(talk(*"hahahahahaha"), **options)
+    again = summarize(first.messages, running_summary=first.running_summary, **options)
+    assert len(model.prompts) == 1
+    assert ids(again.messages) == ids(first.messages)
+
+
+def _five_for_a_summary(messages: Sequence[BaseMessage]) -> int:
+    return sum(5 if isinstance(message, SystemMessage) else 1 for message in messages)
+
+
+def test_half_of_the_room_is_left_free_for_the_next_turns() -> None:
+    """A list that only just exceeds its limit is not cut so that the next turn exceeds it again."""
+    cuts = Cuts(talk(*"hahahahaha"))
+    assert choose_cut(cuts, [1] * 10, before_summary=20, room=8, unfolded_room=9) == 6
+
+
+def test_an_early_question_is_not_folded_with_the_results_around_it() -> None:
+    """A user writes while a tool runs: its answer is still to come when the result is there."""
+    messages = talk("h", "a", "h", "a x", "h", "t x", "a", "h", "a")
+    assert choose_cut(Cuts(messages), [1] * 9, before_summary=4, room=20, unfolded_room=20) == 2
 
 
 def test_the_last_join_may_be_as_long_as_the_summary() -> None:
