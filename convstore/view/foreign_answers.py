@@ -83,10 +83,10 @@ def _sendable(block: Any, listed: set[Any], drop: _Drop) -> Iterator[Any]:
     """Yield a block of content as all providers accept it; a call that is listed stands outside the content."""
     part = part_of(block)
     if isinstance(part, Text):
-        plain = {"type": "text", "text": part.text}
         for name in part.settings:
             drop(name, "another provider wrote it")
-        yield plain if part.settings or part.source is not None else block
+        is_plain = block_type(block) == "text" or not part.text.strip()
+        yield block if is_plain and not part.settings else {"type": "text", "text": part.text}
     elif isinstance(part, Media):
         drop(part.kind, "only its description is sent")
         yield {"type": "text", "text": part.description}

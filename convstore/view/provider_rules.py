@@ -37,6 +37,7 @@ from convstore.view.foreign_answers import (
     with_custom_outputs,
     without_foreign_parts,
 )
+from convstore.view.foreign_blocks import with_taken_blocks
 from convstore.wire.edits import (
     INSTRUCTION,
     MOVED,
@@ -111,7 +112,8 @@ def made_for(
       ``{"convstore": {"kind": "no_answer"}}``.
     - The text of an answer with calls is a message before it, marked ``{"convstore": {"kind": "said"}}``, if only one
       of them would be sent.
-    - Images and PDFs are labelled as what their bytes are.
+    - Images and PDFs are labelled as what their bytes are. Of people and tools, blocks in a form of another provider
+      become texts, and its files LangChain's own blocks.
     - Images and files in tool results become texts where the provider rejects them. For OpenAI they follow the results
       in a human message, marked ``{"convstore": {"kind": "media"}}``; Mistral accepts none there, Anthropic none in a
       failed result.
@@ -136,7 +138,7 @@ def made_for(
             adapted += _not_repeated(_answer(first, results, edits), adapted)
         else:
             said = first if place.role == role else _instruction(first)
-            adapted += [_said(said), *results]
+            adapted += [_said(said, edits), *results]
         if results:
             edits.answered()
     if dropped is not None:
@@ -170,11 +172,17 @@ def _with_own_text(message: BaseMessage) -> BaseMessage:
     return message
 
 
-def _said(message: BaseMessage) -> BaseMessage:
-    """Return a message that is no answer with a text and a name that the provider accepts."""
+def _said(message: BaseMessage, edits: RequestEdits) -> BaseMessage:
+    """Return a message that is no answer with blocks, a text and a name that the provider accepts."""
     if not isinstance(message, HumanMessage | SystemMessage):
         return message
-    return _with_user_name(_with_text(with_true_types(message)))
+    return _with_user_name(_with_text(_with_own_blocks(message, edits)))
+
+
+def _with_own_blocks(message: _Message, edits: RequestEdits) -> _Message:
+    """Return a message of a person or a tool with blocks that the package takes, labelled as what they are."""
+    drop = partial(edits.drop, message)
+    return with_taken_blocks(with_true_types(message), edits.rules, drop)
 
 
 def _with_user_name(message: BaseMessage) -> BaseMessage:
@@ -198,7 +206,7 @@ def _answer(
         clean = _with_text(without_foreign_parts(message, drop))
     if not results and not calls_of(clean):
         return [clean]
-    named = [with_true_types(_with_tool_name(result)) for result in results]
+    named = [_with_own_blocks(_with_tool_name(result), edits) for result in results]
     if rules.response_items:
         named = with_custom_outputs(clean, named)
     renamed, answers = rename_calls(clean, named, edits.ids)

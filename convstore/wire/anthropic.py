@@ -216,7 +216,7 @@ def _user_content(step: Step, result: Result | None = None) -> list[dict[str, An
     """Return the texts and media of a user or a result; documents and search results as they came."""
     parts = step.parts if result is None else result.parts
     if not any(isinstance(part, Text) and part.source is not None for part in parts):
-        return step.content(_media, result)
+        return step.content(anthropic_media, result)
     content = list[dict[str, Any]]()
     plain = list[Any]()
     for part in [*parts, None]:
@@ -236,8 +236,8 @@ def _written(step: Step, parts: list[Any], result: Result | None) -> list[dict[s
     if not parts:
         return []
     if result is not None:
-        return step.content(_media, result._replace(parts=parts))
-    return replace(step, parts=parts).content(_media)
+        return step.content(anthropic_media, result._replace(parts=parts))
+    return replace(step, parts=parts).content(anthropic_media)
 
 
 def _source_block(part: Any, *, is_result: bool) -> dict[str, Any] | None:
@@ -358,7 +358,7 @@ def _text_block(text: Text, step: Step) -> dict[str, Any]:
 
 def _results(step: Step) -> list[dict[str, Any]]:
     """Return the blocks of results; where they are texts only, their images and files follow."""
-    results, moved = results_of(step, _media, moves=step.rules.result_media == "moved")
+    results, moved = results_of(step, anthropic_media, moves=step.rules.result_media == "moved")
     blocks = [_result(step, result) for result in results]
     return [*blocks, {"type": "text", "text": MOVED}, *moved] if moved else blocks
 
@@ -375,7 +375,7 @@ def _result(step: Step, result: Result) -> dict[str, Any]:
     return {**block, "content": content or NO_TEXT, "is_error": True} if is_error else block
 
 
-def _media(media: Media, rules: ProviderRules) -> dict[str, Any] | None:
+def anthropic_media(media: Media, rules: ProviderRules) -> dict[str, Any] | None:
     """Return the block of an image or a document, None for one that the API does not take."""
     source = _source(media, rules)
     if source is None:

@@ -358,6 +358,85 @@ def test_no_message_is_empty(provider: str, kind: type[BaseMessage]) -> None:
     assert {(type(message), message.id) for message in made} == {(kind, "m")}
 
 
+SEARCH = {
+    "type": "search_result",
+    "source": "https://a.example",
+    "title": "Terms",
+    "content": [{"type": "text", "text": "A refund takes 14 days."}],
+    "citations": {"enabled": True},
+}
+PDF = b64encode(b"%PDF-1.4 ...").decode()
+FOREIGN: list[tuple[Any, Any, str]] = [
+    (
+        SEARCH,
+        {"type": "text", "text": "Terms\nhttps://a.example\nA refund takes 14 days."},
+        "citations",
+    ),
+    (
+        {"type": "document", "source": {"type": "text", "data": "14 days."}, "title": "Terms"},
+        {"type": "text", "text": "Terms\n14 days."},
+        "",
+    ),
+    (
+        {
+            "type": "document",
+            "source": {"type": "base64", "media_type": "application/pdf", "data": PDF},
+        },
+        {"type": "file", "mime_type": "application/pdf", "base64": PDF},
+        "",
+    ),
+    (
+        {"type": "document", "source": {"type": "url", "url": "https://a.example/b.pdf"}},
+        {"type": "text", "text": '[file "https://a.example/b.pdf"]'},
+        "file",
+    ),
+    ({"type": "input_text", "text": "When?"}, {"type": "text", "text": "When?"}, ""),
+    ("When?", {"type": "text", "text": "When?"}, ""),
+    (
+        {"type": "json", "json": {"days": 14}},
+        {"type": "text", "text": '{"type": "json", "json": {"days": 14}}'},
+        "",
+    ),
+]
+
+
+@each_case("at", range(len(FOREIGN)))
+def test_blocks_of_people_and_tools_follow_a_switch_of_providers(at: int) -> None:
+    """OpenAI rejects the request for a form of Anthropic, and langchain-openai drops it in silence for its other API.
+
+    A text stands for it, or a file in LangChain's form; what is left out is named.
+    """
+    block, sent, lost = FOREIGN[at]
+    said: dict[str, Any] = {"type": "text", "text": "Look:"}
+    calling = AIMessage("", id="a", tool_calls=[{"name": "look", "args": {}, "id": "call_1"}])
+    found = ToolMessage([said, block], tool_call_id="call_1", id="t")
+    dropped = list[Dropped]()
+    made = made_for([HumanMessage([said, block], id="h"), calling, found], ROWS["openai"], dropped)
+    assert made[0].content == [said, sent]
+    assert made[-1].content[-1] == sent
+    assert [(loss.message_id, loss.part) for loss in dropped] == [
+        (id_, lost) for id_ in ("h", "t") if lost
+    ]
+    assert made_for(made[:1], ROWS["openai"])[0] is made[0]
+
+
+def test_blocks_that_the_package_takes_stay() -> None:
+    """Anthropic's own forms go to Claude as they came; OpenAI's to OpenAI; Google's package reads forms of its own."""
+    audio = {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}}
+    document = {"type": "document", "source": {"type": "text", "data": "14 days."}}
+    items = {"type": "mcp_approval_response", "approval_request_id": "r1", "approve": True}
+    google = {"type": "media", "mime_type": "video/mp4", "file_uri": "gs://a/b"}
+    for provider, blocks in (
+        ("anthropic", [SEARCH, document, {"type": "container_upload", "file_id": "file_1"}]),
+        ("openai", [audio, items]),
+        ("google_genai", [google]),
+    ):
+        message = HumanMessage(blocks)
+        assert made_for([message], ROWS[provider])[0] is message
+    [heard] = made_for([HumanMessage([audio])], ROWS["anthropic"])
+    assert heard.content == [{"type": "text", "text": "[audio, 2 bytes]"}]
+
+
 @pytest.mark.parametrize("provider", PROVIDERS)
 async def test_an_assistant_may_greet_first(chat: Conversation, provider: Any) -> None:
     """Anthropic, Bedrock and Gemini want a human message first: one that says that it was made is added, and stays."""
@@ -460,14 +539,23 @@ def test_images_and_files_are_labelled_as_what_they_are() -> None:
         {"type": "input_image", "image_url": right_image["image_url"]["url"]},
         right_image,
     ]
+    own_file = {
+        "type": "file",
+        "base64": pdf,
+        "mime_type": "application/pdf",
+        "filename": "file.pdf",
+    }
     call = {"name": "look", "args": {}, "id": "toolu_01"}
-    for provider in ("anthropic", "google_genai"):
+    for provider, expected in (
+        ("anthropic", [*right[:8], own_file, own_file, image, right_image]),
+        ("google_genai", right),
+    ):
         said = HumanMessage(wrong)
         asked = AIMessage("", tool_calls=[call])
         found = ToolMessage(wrong, tool_call_id="toolu_01", name="look")
         made = made_for([said, asked, found], ROWS[provider])
         assert said.content == wrong
-        assert made[0].content == made[2].content == right
+        assert made[0].content == made[2].content == expected
         assert made_for(made, ROWS[provider])[0] is made[0]
 
 
