@@ -163,6 +163,22 @@ def test_force_folds_what_may_be_folded_below_the_trigger() -> None:
     assert plan_compaction([], rule_of(10_000, keep=0), force=True) == 0
 
 
+def test_turns_that_left_the_view_are_folded_whatever_is_to_be_kept() -> None:
+    """No view shows them, so keeping them as messages keeps nothing."""
+    rows = rows_from(TURNS)
+    assert plan_compaction(rows, rule_of(199, keep=4)) == 12
+    assert plan_compaction(rows, rule_of(199, keep=4), view_start=17) == 16
+    assert plan_compaction(rows, rule_of(10_000, keep=4), view_start=17) == 16
+
+
+def test_a_log_is_not_cut_right_before_a_late_result() -> None:
+    """No turn begins there: the last turn stays, as it does before any other message that no model has read."""
+    rows = rows_from("h a h c h a t")
+    late = replace(rows[-1].message, turn=3, answers="call0")
+    rows[-1] = Row(late, ENTRY, 7, 60, 3, "answered")
+    assert plan_compaction(rows, rule_of(40, keep=0), force=True) == 4
+
+
 def test_what_would_save_little_is_not_folded() -> None:
     """At least an eighth of the trigger beyond what the summary is expected to take, unless it is forced."""
     rows = [*rows_from("h a"), *(row for row in rows_from("h a h a h") if row.place > 2)]
@@ -849,6 +865,53 @@ async def test_large_results_of_the_turn_in_progress_are_worth_a_summary() -> No
     before = (await chat.load_history()).tokens
     assert (await chat.compact()).status == "done"
     assert (await chat.load_history()).tokens < before / 2
+
+
+async def test_a_summary_as_large_as_its_source_is_refused() -> None:
+    """It would cost a call and a new prefix, and save nothing."""
+    lengths = [8_000]
+
+    async def answer() -> str:
+        return "x" * lengths[-1]
+
+    writer = ScriptedWriter(answer, rule_of(4_000, keep=0, summary=5))
+    chat = await six_turns(writer, turns=0)
+    await chat.append([HumanMessage("y" * 4_000), AIMessage("z" * 3_000)])
+    for status in ("failed", "failed", "done"):
+        done = await chat.compact(force=True)
+        assert done.status == status
+        if found := re.search(
+            r"it takes (\d+) tokens, the messages it replaces only (\d+)", done.problem
+        ):
+            shown, replaced = map(int, found.groups())
+            lengths.append(lengths[-1] - 4 * (shown - replaced or 1))
+    assert shown == replaced
+
+
+async def test_a_conversation_that_is_deleted_while_it_is_summarised_leaves_no_summary() -> None:
+    """Its second sweep may have run before the summary was written: that would keep what was erased."""
+    database = memory()
+
+    async def deletes() -> str:
+        await chat.delete()
+        return "Part of what was erased."
+
+    chat = await six_turns(ScriptedWriter(deletes), database)
+    assert (await chat.compact()).status == "busy"
+    assert await database["summaries"].count_documents({}) == 0
+
+
+async def test_a_summary_was_made_of_the_earlier_one_as_well() -> None:
+    """What it cost to read is what was folded since, and the summary before it."""
+    chat = await six_turns(Writer(SMALL))
+    first = (await chat.compact(force=True)).summary
+    await talk(chat, *range(7, 13))
+    second = (await chat.compact(force=True)).summary
+    assert first is not None
+    assert second is not None
+    before = await chat.expand_summary(first.version)
+    since = (await chat.expand_summary(second.version))[len(before) :]
+    assert second.tokens_in == approximate_tokens(since) + first.tokens_out
 
 
 async def test_a_summary_that_shows_more_than_it_replaces_is_refused() -> None:

@@ -598,6 +598,39 @@ async def test_a_chain_loses_nothing(script: tuple[dict[str, Any], list[tuple[st
         assert not [message for message in talk.messages if message.type == "tool"]
 
 
+async def test_an_answer_that_a_store_has_used_is_forgotten(
+    handles: Callable[..., Conversation], handler: Scripted
+) -> None:
+    """A compaction that was undone is not made again from memory: the user wants another summary."""
+    chat = handles()
+    await chat.store.setup()
+    for number in range(3):
+        await chat.append([HumanMessage(f"question {number}"), AIMessage("long " * 2_000)])
+    assert (await chat.compact()).status == "done"
+    asked = len(handler.prompts)
+    assert await chat.undo_compaction()
+    assert (await chat.compact()).status == "done"
+    assert handler.prompts[asked:] == handler.prompts[:asked]
+
+
+async def test_summaries_above_the_trigger_are_refused_even_if_they_are_shorter(
+    handles: Callable[..., Conversation],
+) -> None:
+    """They would be due for a summary themselves at once, at every turn."""
+
+    async def handler(text: str) -> str:
+        return "word " * 900
+
+    chat = handles(ChainSummarizer(handler, config=CONFIG, rule=RULE))
+    await chat.store.setup()
+    for number in range(3):
+        await chat.append([HumanMessage(f"question {number}"), AIMessage("long " * 8_000)])
+    done = await chat.compact()
+    assert done.status == "failed"
+    assert "the summaries would take" in done.problem
+    assert (await chat.load_history()).summary is None
+
+
 async def compact(chat: Conversation, handler: Scripted, active: Sequence[BaseMessage]) -> None:
     """Summarise; new messages of the range were shown or are still in views, and all of them come back."""
     earlier = next((summary for summary in await chat.summaries() if summary.is_current), None)
