@@ -10,6 +10,7 @@ from convstore.mongo.heads import Heads, ListedHead
 from convstore.mongo.keys import ANNOTATIONS, DRAFTS, LOG, SEARCH, SUMMARIES, is_conversation_id
 from convstore.mongo.parallel import in_parallel
 from convstore.mongo.statistics import Amount, Statistics
+from convstore.values.plain import slices
 from convstore.values.reports import Growth, StoreStats
 from convstore.values.scope import Scope
 
@@ -56,12 +57,8 @@ class StatsReader:
             for collection in _COLLECTIONS:
                 amounts += await self._statistics.amounts(collection, None)
             return amounts
-        for start in range(0, len(ids), _AT_ONCE):
-            places = [
-                (collection, id_)
-                for id_ in ids[start : start + _AT_ONCE]
-                for collection in _COLLECTIONS
-            ]
+        for part in slices(ids, _AT_ONCE):
+            places = [(collection, id_) for id_ in part for collection in _COLLECTIONS]
             measured = await in_parallel(lambda place: self._statistics.amounts(*place), places)
             for found in measured:
                 amounts += found
@@ -72,8 +69,8 @@ class StatsReader:
         if ids is None:
             return await self._statistics.summaries(None)
         found = dict[str, tuple[int, int]]()
-        for start in range(0, len(ids), _AT_ONCE):
-            found |= await self._statistics.summaries(ids[start : start + _AT_ONCE])
+        for part in slices(ids, _AT_ONCE):
+            found |= await self._statistics.summaries(part)
         return found
 
 

@@ -114,8 +114,7 @@ class Batch:
         token: Random token in the keys of the chunks.
         omitted: Paths of values of unknown types that were left out.
         options: How they are appended.
-        reserved: Numbers for sources that have none, if they do not come from the log that the batch is for.
-        through: The highest number of the sequence that they come from.
+        through: The highest number of the sequence that the numbers in the options come from.
         facts: What the entry records besides the messages and items.
         items: The items that are no messages, in order.
         judge: What the application says of failed results, None without it.
@@ -130,7 +129,6 @@ class Batch:
     token: str = ""
     omitted: tuple[str, ...] = ()
     options: AppendOptions = PLAIN
-    reserved: Sequence[int] = ()
     through: int = 0
     facts: Facts = field(default_factory=lambda: NO_FACTS)
     items: tuple[PreparedItem, ...] = ()
@@ -243,7 +241,6 @@ def prepare(
         token,
         tuple(omitted),
         options,
-        options.numbers,
         facts=facts,
         items=made,
         judge=judge,

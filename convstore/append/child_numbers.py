@@ -62,7 +62,7 @@ class ChildNumbers:
         because no index keeps those of several conversations apart. No command for a batch without sources.
         """
         kept = set(new.kept_source_ids) - taken
-        given = [number for number in dict.fromkeys(new.reserved) if number not in kept]
+        given = [number for number in dict.fromkeys(new.options.numbers) if number not in kept]
         if given and await self._log.taken_source_ids(child.conversation, given):
             given = []
         fixed = {number for number in (*kept, *given) if number <= through + MAX_AHEAD}
@@ -77,7 +77,7 @@ class ChildNumbers:
             )
             self._check_root(child, root)
             given += numbers
-        return replace(new, reserved=given, through=through)
+        return replace(new, options=replace(new.options, numbers=given), through=through)
 
     async def _claim(self, child: CachedConversation, claims: tuple[int, ...]) -> None:
         """Claim numbers that the tools of a child gave; a SourceIdClashError if one is taken."""
@@ -108,7 +108,7 @@ class ChildNumbers:
             given = had or 0
         size = max(number, min(given, MAX_BLOCK))
         _, _, written, tail = await self._write(scope, replace(self._empty(), reserve=size))
-        block = range(tail.sources_through - size + 1, tail.sources_through + 1)
+        block = last_numbers(tail, size)
         # else `given` counts those of a deleted one
         if root is None or written.conversation == root.conversation:
             await self._pools.fill(written.conversation, block[number:], given=given + size)
@@ -141,3 +141,8 @@ class ChildNumbers:
 
     def _empty(self) -> Batch:
         return Batch((), self._reader.codec, self._reader.counter, for_child=True)
+
+
+def last_numbers(tail: Totals, number: int) -> range:
+    """Return the last source ids of a log, which an entry reserved."""
+    return range(tail.sources_through - number + 1, tail.sources_through + 1)

@@ -203,7 +203,7 @@ class _Numbering:
             if number == following and not batch.options.renumbers:
                 raise SourceIdClashError(number)
         too_high = {number for number in given if number > limit}
-        return cls(too_high, iter(batch.reserved), kept[-1] if kept else 0)
+        return cls(too_high, iter(batch.options.numbers), kept[-1] if kept else 0)
 
 
 def _number(

@@ -16,7 +16,7 @@ from functools import partial
 from langchain_core.messages import BaseMessage
 
 from convstore.append.batch import Batch, BatchLookup, Replaced, Written, prepare
-from convstore.append.child_numbers import ChildNumbers
+from convstore.append.child_numbers import ChildNumbers, last_numbers
 from convstore.append.compose import compose, payloads_to_cache, receipt_of, renumbered_by
 from convstore.append.condition import ANYWHERE, Condition, TailMoved
 from convstore.append.items import stored_items
@@ -132,7 +132,7 @@ class Writer:
         """
         batch = Batch((), self._codec, self._counter, condition=Condition(after), reserve=number)
         *_, tail = await self._write(scope, batch)
-        return _last_numbers(tail, number), tail
+        return last_numbers(tail, number), tail
 
     async def reserve_for_child(self, scope: Scope, number: int) -> range:
         """Reserve source ids for a child, in the sequence of its outermost conversation."""
@@ -430,7 +430,7 @@ class Writer:
             taken = frozenset[int]()
             through = 0
             # Read before the ids in use: a number that another child claims in between is refused here, too.
-            if is_child and (numbers or new.reserved):
+            if is_child and (numbers or new.options.numbers):
                 through = await self._child_numbers.through(cached)
             given = tail.sources_through if new.options.renumbers else tail.given_through
             may_clash = bool(numbers) and (
@@ -537,7 +537,3 @@ def _for_log(batch: Batch, conversation: str) -> Batch:
         return replace(batch, options=replace(batch.options, stamp=None))
     check_own(stamp, conversation)
     return batch
-
-
-def _last_numbers(tail: Totals, number: int) -> range:
-    return range(tail.sources_through - number + 1, tail.sources_through + 1)

@@ -35,6 +35,7 @@ from convstore.values.log_records import (
     StoredItem,
 )
 from convstore.values.models import Receipt, StoredMessage
+from convstore.values.plain import slices
 from convstore.values.ranges import Pair
 from convstore.values.scope import MAX_IDS, PATH, Scope
 from convstore.values.stamps import ViewStamp
@@ -210,10 +211,9 @@ class ConversationLog:
         found: dict[str, StoredId] = {}
         if cached is None:
             return found
-        for start in range(0, len(ids), MAX_IDS):
-            for id_, row in (
-                await reader.messages_by_id(cached, ids[start : start + MAX_IDS])
-            ).items():
+        for part in slices(ids, MAX_IDS):
+            rows = await reader.messages_by_id(cached, part)
+            for id_, row in rows.items():
                 found[id_] = StoredId(
                     row.entry.number, row.message.ordinal, row.message.identity, row.message.sources
                 )

@@ -16,6 +16,7 @@ from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver
 from convstore.mongo.keys import ANNOTATIONS, annotation_id, application_state_id
 from convstore.mongo.versions import check_version, stamped
+from convstore.values.plain import slices
 
 _BATCH = 1_000
 
@@ -65,8 +66,7 @@ class Annotations:
         Damaged ones are left out. One command for each thousand conversations.
         """
         found = list[tuple[str, str]]()
-        for start in range(0, len(conversations), _BATCH):
-            batch = conversations[start : start + _BATCH]
+        for batch in slices(conversations, _BATCH):
             query = {
                 "$or": [{"_id": _keys_of(conversation)} for conversation in batch],
                 "conversation": {"$in": list(batch)},

@@ -20,7 +20,7 @@ from pymongo.errors import BulkWriteError
 from convstore.exceptions import StoreError
 from convstore.mongo.bson_values import utc
 from convstore.mongo.collection import BY_KEY, NEWEST_FIRST, Document, within
-from convstore.mongo.driver import DUPLICATE_KEY, driver_errors
+from convstore.mongo.driver import CLUSTERED, COMPRESSED, DUPLICATE_KEY, driver_errors
 from convstore.mongo.heads import join_of_last_entry
 from convstore.mongo.indexes import indexes_for
 from convstore.mongo.inspection import SchemaInspection
@@ -31,9 +31,6 @@ from convstore.mongo.workbench import ENTRIES, SCOPE_KEYS, DifferentAnswerError,
 
 _LONGEST_VALUE = 512
 _LARGE_ENTRY = 1_000_000
-_ZSTD = {"wiredTiger": {"configString": "block_compressor=zstd"}}
-_CLUSTERED = {"key": {"_id": 1}, "unique": True}
-
 
 Check = Callable[[Workbench], Awaitable[None]]
 
@@ -71,13 +68,13 @@ def _refute(is_wrong: bool, what: str) -> None:
 
 
 async def _compression(bench: Workbench) -> None:
-    await bench.create(HEADS, storageEngine=_ZSTD)
+    await bench.create(HEADS, storageEngine=COMPRESSED)
 
 
 async def _clustering(bench: Workbench) -> None:
     if not await bench.driver.can_cluster():
         raise StoreError("servers have them since MongoDB 5.3")
-    await bench.create(LOG, clusteredIndex=_CLUSTERED)
+    await bench.create(LOG, clusteredIndex=CLUSTERED)
 
 
 async def _indexes(bench: Workbench) -> None:

@@ -14,6 +14,7 @@ from convstore.mongo.driver import Driver
 from convstore.mongo.keys import DRAFTS, draft_id
 from convstore.mongo.versions import readable, stamped
 from convstore.values.json_form import valid_text
+from convstore.values.plain import slices
 
 _BATCH = 1_000
 _ERROR_CHARACTERS = 300
@@ -80,8 +81,7 @@ class Drafts:
     async def among(self, conversations: Sequence[str]) -> set[str]:
         """Return those of some conversations that have a draft; one command for each thousand."""
         found = set[str]()
-        for start in range(0, len(conversations), _BATCH):
-            batch = conversations[start : start + _BATCH]
+        for batch in slices(conversations, _BATCH):
             keys = [draft_id(conversation) for conversation in batch]
             query = {"_id": {"$in": keys}, "conversation": {"$in": list(batch)}}
             documents = await self._drafts.find(query, {"conversation": 1})

@@ -65,6 +65,10 @@ JOIN = "join by a pipeline"
 DOCUMENT_SIZE = "size of documents"
 """Names, in `Driver.refused`, of ``$lookup`` with a pipeline and of ``$bsonSize``."""
 
+COMPRESSED: Mapping[str, Any] = {"wiredTiger": {"configString": "block_compressor=zstd"}}
+CLUSTERED: Mapping[str, Any] = {"key": {"_id": 1}, "unique": True}
+"""Options of new collections, for servers that have them."""
+
 _CLOSING_SECONDS = 5.0
 DriverName = Literal["pymongo", "motor", "memory"]
 
@@ -238,11 +242,9 @@ class Driver:
     async def _options(self, clustered: bool) -> dict[str, Any]:
         if self.name == "memory":
             return {}
-        options: dict[str, Any] = {
-            "storageEngine": {"wiredTiger": {"configString": "block_compressor=zstd"}}
-        }
+        options: dict[str, Any] = {"storageEngine": COMPRESSED}
         if clustered and await self.can_cluster():
-            options["clusteredIndex"] = {"key": {"_id": 1}, "unique": True}
+            options["clusteredIndex"] = CLUSTERED
         return options
 
 

@@ -26,6 +26,7 @@ from convstore.mongo.keys import (
     tombstone_id,
 )
 from convstore.mongo.versions import readable
+from convstore.values.plain import slices
 from convstore.values.scope import PATH
 
 _DIGITS = "0123456789abcdef"
@@ -135,8 +136,8 @@ class Inspection:
     async def remove(self, collection: str, keys: Sequence[str]) -> int:
         """Remove documents by key and return their number. One command for each thousand."""
         removed = 0
-        for start in range(0, len(keys), _BATCH):
-            batch = sorted(keys[start : start + _BATCH])
+        for part in slices(keys, _BATCH):
+            batch = sorted(part)
             query = {"_id": {"$gte": batch[0], "$lte": batch[-1], "$in": batch}}
             removed += await Collection(self._driver, collection).delete_many(query)
         return removed

@@ -16,6 +16,7 @@ from convstore.mongo.keys import entry_id
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.log_records import StoredItem
+from convstore.values.plain import slices
 from convstore.values.scope import Scope, check_choice, check_ordinals
 
 _END = 2**53
@@ -72,8 +73,7 @@ async def _decoded(
     reader: LogReader, cached: CachedConversation, rows: Sequence[ItemRow]
 ) -> AsyncGenerator[tuple[ItemRow, StoredItem]]:
     """Yield the items of rows in their order; reads in pages."""
-    for start in range(0, len(rows), _PAGE):
-        page = rows[start : start + _PAGE]
+    for page in slices(rows, _PAGE):
         async with reader.reading(cached):
             items = await _page(reader, cached, page)
         for row, item in zip(page, items, strict=True):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
 from typing import Any, TypeVar
+
+_Item = TypeVar("_Item")
+_Class = TypeVar("_Class")
 
 _ROLES = {"human": "user", "ai": "model", "tool": "result"}
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
@@ -25,6 +28,16 @@ def counted(number: int, singular: str = "", many: str = "") -> str:
     if not singular:
         return f"{number:,}"
     return f"{number:,} {singular if number == 1 else many or singular + 's'}"
+
+
+def slices(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
+    """Yield items in slices of a size; the last one may have fewer.
+
+    >>> list(slices([1, 2, 3], 2))
+    [[1, 2], [3]]
+    """
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def money(value: float) -> str:
@@ -114,9 +127,6 @@ def part_of(value: Any, name: str) -> Any:
     (1, None)
     """
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-
-
-_Class = TypeVar("_Class")
 
 
 def suggests_options(class_: type[_Class]) -> type[_Class]:

@@ -19,6 +19,7 @@ from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.strip import BEHIND, Scale, parts_in
 from convstore.ext.model_calls import CallFold, ModelCall
 from convstore.types import ConversationInfo
+from convstore.values.plain import slices
 from convstore.values.scope import PATH
 from convstore.values.stamps import TURN_ENDED
 
@@ -86,9 +87,7 @@ class Overview:
     def __init__(self, calls: Sequence[ModelCall], first: int | None) -> None:
         self.calls = calls
         self._size = max(1, -(-len(calls) // _BUCKETS))
-        self.buckets = [
-            Bucket(calls[at : at + self._size]) for at in range(0, len(calls), self._size)
-        ]
+        self.buckets = list(map(Bucket, slices(calls, self._size)))
         rows = max(_ROWS, self._size * _WINDOW_BUCKETS)
         at = len(calls) if first is None else bisect_left(calls, first, key=_ordinal)
         self.start = max(0, min(at, len(calls) - (rows if first is None else 1)))
@@ -117,8 +116,7 @@ class Overview:
     def links(self) -> Iterator[tuple[int, int, str, bool]]:
         """Yield the windows with links: first ordinal, width in pixels, a text, True for the one below."""
         shown = self.rows[0].ordinal if self.rows else 0
-        for at in range(0, len(self.buckets), _WINDOW_BUCKETS):
-            buckets = self.buckets[at : at + _WINDOW_BUCKETS]
+        for buckets in slices(self.buckets, _WINDOW_BUCKETS):
             first = buckets[0].calls[0].ordinal
             last = buckets[-1].calls[-1].ordinal
             largest = max((bucket.largest.tokens or 0 for bucket in buckets), default=0)
