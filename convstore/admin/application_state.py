@@ -15,7 +15,7 @@ from convstore.mongo.keys import ANNOTATIONS, application_state_id
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.retrying import Outrun, until_written
 from convstore.values.models import StateSnapshot
-from convstore.values.scope import Scope, check_number
+from convstore.values.scope import Scope, check_ordinals
 
 _MAX_BYTES = 256 * 1024
 
@@ -42,8 +42,7 @@ class StateKeeper:
         With the id of a `conversation`, it is a conflict if the scope has another one, or none.
         """
         _check_changes(changes)
-        if revision is not None:
-            check_number(revision, name="revision", minimum=0, maximum=2**53)
+        check_ordinals(revision=revision)
         self._encode(_without_none(changes))
         head = await self._head(scope, revision, conversation)
 

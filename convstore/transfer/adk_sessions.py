@@ -24,6 +24,7 @@ from convstore.transfer.records import (
     BadRecord,
     ConversationRecord,
     record_or_bad,
+    where_of,
 )
 from convstore.values.log_records import RecordItem
 from convstore.values.plain import counted
@@ -53,7 +54,7 @@ async def read_adk_sessions(
     async with aclosing(documents_of(database[sessions].find({}).sort("_id", 1))) as sessions_found:
         async for session in sessions_found:
             yield await record_or_bad(
-                f"session {session['_id']!r}"[:200], _record(session, database[events])
+                where_of("session", session["_id"]), _record(session, database[events])
             )
 
 
@@ -77,7 +78,7 @@ async def _record(session: Mapping[str, Any], events: Any) -> ConversationRecord
     return ConversationRecord(
         id=keys["session_id"],
         messages=messages,
-        where=f"session {keys['session_id']!r}"[:200],
+        where=where_of("session", keys["session_id"]),
         fields=keys,
         state=dict(state),
         rewound=hidden_ranges(is_shown),
@@ -119,9 +120,9 @@ class _Event(NamedTuple):
 
 
 def _read(document: Mapping[str, Any], open_calls: _OpenCalls) -> _Event:
-    where = f"event {document['_id']!r}"[:200]
+    where = where_of("event", document["_id"])
     try:
-        where = f"event {document['_id']['event_id']!r}"[:200]
+        where = where_of("event", document["_id"]["event_id"])
         event = json.loads(document["event_data"])
         at = datetime.fromtimestamp(float(event["timestamp"]), UTC)
         items = [
@@ -236,13 +237,9 @@ def _block(part: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(text := part.get("text"), str):
         if part.get("thought"):
             return {"type": "reasoning", "reasoning": text} | extras
-        return _text(text) | extras
+        return {"type": "text", "text": text} | extras
     if data := part.get("inline_data"):
         return media_block(data["mime_type"], base64=data["data"]) | extras
     if file := part.get("file_data"):
         return media_block(file.get("mime_type") or "", url=file["file_uri"]) | extras
     return {"type": "non_standard", "value": dict(part)}
-
-
-def _text(text: str) -> dict[str, Any]:
-    return {"type": "text", "text": text}

@@ -19,7 +19,7 @@ from convstore.exceptions import InvalidInputError
 from convstore.integration import documents_of, is_answer_item, normalize_messages
 from convstore.messages.encoding import digest_of
 from convstore.transfer.dicts import moment_of
-from convstore.transfer.records import BadRecord, ConversationRecord, record_or_bad
+from convstore.transfer.records import BadRecord, ConversationRecord, record_or_bad, where_of
 from convstore.transfer.sqlite_table import SQLiteTable
 from convstore.values.log_records import RecordItem
 
@@ -48,7 +48,7 @@ async def read_agents_sessions(
     ) as sessions_found:
         async for session in sessions_found:
             yield await record_or_bad(
-                f"session {session['_id']!r}"[:200], _session(session, database[messages])
+                where_of("session", session["_id"]), _session(session, database[messages])
             )
 
 
@@ -131,7 +131,7 @@ def _record(session: str, calls: Iterable[Iterable[_Stored]]) -> ConversationRec
     items = [
         item for stored in calls for group in _groups(stored) for item in _items(session, group)
     ]
-    where = f"session {session!r}"[:200]
+    where = where_of("session", session)
     return ConversationRecord(
         id=session, messages=items, where=where, fields={"session_id": session}
     )

@@ -18,6 +18,7 @@ from convstore.transfer.prepare import hidden_ranges
 from convstore.transfer.records import (
     BadRecord,
     ConversationRecord,
+    where_of,
 )
 from convstore.transfer.savers import other_namespaces_of, thread_ids_of
 from convstore.transfer.states import Place, StateHistory
@@ -86,7 +87,7 @@ def read_thread_ids(path: Path | str) -> list[str]:
 async def _record_or_bad(
     saver: Any, thread_id: str, removed: Removed, channel: str
 ) -> ConversationRecord | BadRecord:
-    where = f"thread {thread_id!r}"[:200]
+    where = where_of("thread", thread_id)
     try:
         return await _record(saver, thread_id, where, removed, channel)
     except InvalidInputError as error:

@@ -188,7 +188,7 @@ class _Export:
                     "once for each)"
                 )
             if self._format == "convstore":
-                messages = await self._whole(info, file)
+                messages = await self._whole(info, file, name)
             else:
                 messages = await self._openai(info, file, name)
         except StoreUnavailableError:
@@ -205,7 +205,7 @@ class _Export:
         self.report.messages += messages
         return True
 
-    async def _whole(self, info: ConversationInfo, file: IO[bytes]) -> int | None:
+    async def _whole(self, info: ConversationInfo, file: IO[bytes], name: str) -> int | None:
         chat = self._store.conversation(**info.scope)
         codec = host_of(self._store).codec
         end = await log_of(chat).snapshot()
@@ -225,7 +225,6 @@ class _Export:
             turn = item.turn
         async for other in log_of(chat).items():
             file.write(item_line(codec, other, after=min(other.after, messages)))
-        name = json.dumps(info.scope, ensure_ascii=False)
         for kind in sorted(changes.left_out):
             reason = (
                 f"facts of the kind {kind!r} are left out: export them with the newer convstore"

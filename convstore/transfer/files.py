@@ -161,9 +161,7 @@ def read_file(
         on_bytes: Called after each line with the number of bytes read.
     """
     path = Path(path)
-    with path.open("rb") as file:
-        is_database = file.read(len(_SQLITE)) == _SQLITE
-    if is_database:
+    if _is_database(path):
         yield from read_agents_sqlite(path)
         return
     archive = ArchiveReader(codec or new_codec())
@@ -181,11 +179,15 @@ def read_file(
     yield from archive.close()
 
 
+def _is_database(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE)) == _SQLITE
+
+
 def scope_keys_of(path: Path) -> tuple[str, ...]:
     """Return the scope keys of the first conversation of an export, in either format; none for any other file."""
-    with path.open("rb") as file:
-        if file.read(len(_SQLITE)) == _SQLITE:
-            return ()
+    if _is_database(path):
+        return ()
     with closing(read_lines(path)) as lines:
         scope = next((line.value.get("scope") for line in lines if not line.problem), None)
     try:

@@ -14,7 +14,7 @@ from typing import Any
 
 from convstore.integration import documents_of
 from convstore.transfer.dicts import item_of
-from convstore.transfer.records import BadRecord, ConversationRecord, merged_fields
+from convstore.transfer.records import BadRecord, ConversationRecord, merged_fields, where_of
 from convstore.values.log_records import RecordItem
 
 _KEYS_AT_ONCE = 1_000
@@ -38,7 +38,7 @@ async def read_history_collection(
     """
     async with aclosing(_sessions(collection, session_key)) as sessions_found:
         async for session in sessions_found:
-            where = f"{session_key} {session!r}"[:200]
+            where = where_of(session_key, session)
             if isinstance(session, bool) or (
                 not isinstance(session, str | int) and not hasattr(session, "generation_time")
             ):

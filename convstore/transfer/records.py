@@ -31,6 +31,7 @@ DAMAGED = (
 """Errors of reading a document that lacks a field, or has a value of another type."""
 
 _MAX_REASON = 500
+_MAX_WHERE = 200
 _MAX_PROBLEMS = 1_000
 """Number of problems of each kind that a report keeps; `on_problem` receives all of them."""
 _COUNTERS = {"conversation": "left_out", "message": "messages_left_out", "changed": "changed"}
@@ -126,6 +127,15 @@ class BadRecord:
 
     where: str
     problem: str
+
+
+def where_of(kind: str, name: object) -> str:
+    """Return the location of something in a source, whose name there may be any value.
+
+    >>> where_of("session", {"user": 1})
+    "session {'user': 1}"
+    """
+    return f"{kind} {name!r}"[:_MAX_WHERE]
 
 
 async def record_or_bad(

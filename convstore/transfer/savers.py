@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,7 @@ async def other_namespaces_of(saver: Any, thread_id: str) -> int:
 async def _first_column(saver: Any, query: str, *values: str) -> list[str]:
     """Return the first column of the rows that a query finds in a database of Postgres or SQLite."""
     if type(saver).__name__.startswith("Async"):
-        async with saver.lock, _async_connection(saver.conn) as connection:
+        async with saver.lock, _connection(saver.conn) as connection:
             cursor = await connection.execute(query, values)
             return [_first_of(row) for row in await cursor.fetchall()]
     return await asyncio.to_thread(_first_column_now, saver, query, values)
@@ -83,23 +83,9 @@ def _first_of(row: Any) -> str:
     return str(next(iter(values)))
 
 
-@contextmanager
-def _connection(source: Any) -> Iterator[Any]:
-    """Yield a connection, from a pool if it is one."""
-    if not hasattr(source, "getconn"):
-        yield source
-        return
-    with source.connection() as connection:
-        yield connection
-
-
-@asynccontextmanager
-async def _async_connection(source: Any) -> AsyncIterator[Any]:
-    if not hasattr(source, "getconn"):
-        yield source
-        return
-    async with source.connection() as connection:
-        yield connection
+def _connection(source: Any) -> Any:
+    """Return the context of a connection, from a pool if it is one; asynchronous if its connections are."""
+    return source.connection() if hasattr(source, "getconn") else nullcontext(source)
 
 
 @asynccontextmanager

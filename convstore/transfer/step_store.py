@@ -17,6 +17,7 @@ from convstore.transfer.records import (
     ConversationRecord,
     merged_fields,
     record_or_bad,
+    where_of,
 )
 from convstore.values.log_records import RecordItem
 from convstore.wire.pydantic_ai import read_pydantic_ai
@@ -47,7 +48,7 @@ async def read_step_store(database: Any) -> AsyncGenerator[ConversationRecord | 
         if newest.setdefault(id_, snapshot).get("state") == "interrupted" != snapshot.get("state"):
             newest[id_] = snapshot
     for id_ in sorted(newest):
-        where = f"conversation {id_!r}"[:200]
+        where = where_of("conversation", id_)
         yield await record_or_bad(
             where, _record(database, id_, newest[id_]["_id"], runs_by_id[id_], where)
         )
