@@ -250,19 +250,23 @@ class Tombstones:
             key = {"_id": tombstone_id(conversation)}
             given_up = {"$set": {"copying": False}}
             tombstone = await self._heads.find_and_update(key, given_up)
-        if tombstone is None:
-            return False
-        if tombstone.get("of"):  # from now on the copy can not replace the log
+        if tombstone and tombstone.get("of"):  # from now on the copy can not replace the log
             await self._heads.update(
                 {"_id": tombstone["head"], "copy": conversation}, {"$unset": {"copy": ""}}
             )
-        head = {"_id": tombstone.get("head"), "conversation": conversation}
-        return await self._heads.find_one(head, {"_id": 1}) is None
+        return await self._lacks_head(conversation, tombstone)
 
     async def has_ended(self, conversation: str) -> bool:
         """Return True as `is_ended` does, and change nothing. At most two commands."""
         tombstone = await self._heads.find_one({"_id": tombstone_id(conversation)})
-        return tombstone is not None and await self.is_ended(conversation, tombstone)
+        return await self._lacks_head(conversation, tombstone)
+
+    async def _lacks_head(self, conversation: str, tombstone: Document | None) -> bool:
+        """Return True if a conversation has a tombstone and no head."""
+        if tombstone is None:
+            return False
+        head = {"_id": tombstone.get("head"), "conversation": conversation}
+        return await self._heads.find_one(head, {"_id": 1}) is None
 
     async def clear(self, conversation: str) -> None:
         """Delete what came late to an ended conversation. One range delete in each collection."""

@@ -23,6 +23,7 @@ from convstore.admin import retention
 from convstore.exceptions import CorruptDocumentError
 from convstore.integration import host_of
 from convstore.mongo import collection
+from convstore.mongo.keys import repaired_id
 from convstore.mongo.log import Log
 from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.clock import Clock
@@ -624,3 +625,17 @@ async def test_a_tombstone_that_is_written_again_during_a_sweep_stays(database: 
         await tombstones.swept(taken, again_after=timedelta(days=1))
         assert await tombstones.is_ended(head.conversation)
         assert await tombstones.due({}, limit=5) == [head.conversation]
+
+
+async def test_a_count_of_what_an_erasure_removes_gives_no_repair_up(database: Any) -> None:
+    """A copy that is being made can still replace its log."""
+    await fill(database, "ada", conversations=1, turns=1)
+    store = ConversationStore(database)
+    tombstones = (await host_of(store).services()).retention.tombstones
+    head = await database["heads"].find_one({})
+    copy = repaired_id(head["conversation"], "0" * 24)
+    assert await tombstones.begin_repair(head, copy, sweep_after=timedelta(hours=1))
+    await store.erase(user_id="ada", dry_run=True)
+    assert (await database["heads"].find_one({"_id": head["_id"]}))["copy"] == copy
+    await store.erase(user_id="ada")
+    assert await live(database) == []
