@@ -159,7 +159,6 @@ class Services:
         self.retention = Retention(
             reader, tombstones, Inspection(driver), states, parts, self._move_late
         )
-        self.background = self.retention.background
         self._log_ends = ends
         self.driver = driver
         self._migrator = migrator
@@ -172,9 +171,12 @@ class Services:
         """Makes summaries."""
         from convstore.compaction.compactor import Compactor  # noqa: PLC0415
 
-        seconds = self._compaction_seconds
         return Compactor(
-            self._log_ends, self.summaries, self.background, *self._compaction, wait_seconds=seconds
+            self._log_ends,
+            self.summaries,
+            self.retention.background,
+            *self._compaction,
+            wait_seconds=self._compaction_seconds,
         )
 
     @cached_property

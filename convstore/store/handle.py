@@ -298,7 +298,7 @@ class ConversationStore:
             return
         self._host.is_closed = True
         try:
-            await self._services.background.close()
+            await self._services.retention.background.close()
             await self._services.changes.close()
             await self._services.sealer.close()
         finally:
