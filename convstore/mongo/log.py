@@ -54,7 +54,7 @@ from convstore.mongo.keys import (
     log_ranges,
     root_id,
 )
-from convstore.mongo.parallel import together
+from convstore.mongo.parallel import in_parallel, together
 from convstore.mongo.payloads import chunks_of, decompressed, piece_of
 from convstore.mongo.places import Places
 from convstore.mongo.source_columns import shown_in, source_filter, taken_ids
@@ -66,7 +66,6 @@ _LATEST_FIRST = (("first", -1), ("_id", -1))
 _MOST_OF_CALLS = 200
 _MAX_BEGUN = 20
 _IN_MEMORY = threading.Lock()  # mongomock inserts at once, but two threads might take one key
-_PARALLEL = 8
 _MANY = 150
 _NEAR = 100
 VIEW_FIELDS = {**LEAN, "messages.stamp": 0, "messages.content_digest": 0}
@@ -305,22 +304,20 @@ class Log:
 
     async def ids_at(self, conversation: str, ordinals: Iterable[int]) -> dict[int, str]:
         """Return the ids of the messages with some ordinals. A command for each, in parallel."""
-        gate = asyncio.Semaphore(_PARALLEL)
         ids = dict[int, str]()
 
         async def read(ordinal: int) -> None:
             query = {"conversation": conversation, "first": {"$lte": ordinal}}
-            async with gate:
-                found = await self._log.find(
-                    query, {"first": 1, "messages.id": 1}, order=_LATEST_FIRST, limit=1
-                )
+            found = await self._log.find(
+                query, {"first": 1, "messages.id": 1}, order=_LATEST_FIRST, limit=1
+            )
             for document in found:
                 with reading(document):
                     ids[ordinal] = from_stored(
                         document["messages"][ordinal - document["first"]]["id"]
                     )
 
-        await together(*map(read, ordinals))
+        await in_parallel(read, list(ordinals))
         return ids
 
     async def sources_by_id(
@@ -472,18 +469,16 @@ class Log:
             for number in chunks_of(ref, start, end):
                 first, last = bounds[number]
                 groups.setdefault(group, {})[ref.token, number] = last - first
-        gate = asyncio.Semaphore(_PARALLEL)
         chunks = dict[tuple[str, int], str]()
 
-        async def read(home: str, sizes: Mapping[tuple[str, int], int]) -> None:
-            async with gate:
-                chunks.update(await self._chunks(home, sizes))
+        async def read(group: tuple[str, object]) -> None:
+            home, _ = group
+            chunks.update(await self._chunks(home, groups[group]))
 
-        reads = [read(home, sizes) for (home, _), sizes in groups.items()]
-        if len(reads) == 1:  # a task of its own would take longer than the rest of this
-            await reads[0]
+        if len(groups) == 1:  # a task of its own would take longer than the rest of this
+            await read(*groups)
         else:
-            await together(*reads)
+            await in_parallel(read, list(groups))
         return [piece_of(ref, start, end, chunks) for ref, start, end in wanted]
 
     async def _chunks(
