@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from convstore import Conversation
-from convstore.ext.inspector.call_page import titled_info
+from convstore.ext.inspector.call_page import message_at, titled_info
+from convstore.ext.inspector.comparison import begins_turn
 from convstore.ext.inspector.rendering import number_in, render
 from convstore.ext.inspector.text import Body, body_of
 from convstore.ext.model_calls import is_answer
@@ -67,11 +68,10 @@ async def answers_page(request: Request, chat: Conversation) -> Response:
 
 async def _question(request: Request, chat: Conversation) -> StoredMessage:
     """Return the question that the address names; HTTPException if it is none."""
-    ordinal = number_in(request, "ordinal") or 0
-    found = await chat.list_messages(after=ordinal - 1, limit=1, rewound=True) if ordinal else []
-    if not found or found[0].ordinal != ordinal or found[0].turn_id != found[0].message.id:
+    found = await message_at(chat, number_in(request, "ordinal") or 0)
+    if not begins_turn(found):
         raise HTTPException(404)
-    return found[0]
+    return found
 
 
 def _two_of(variants: Sequence[Variant]) -> list[int]:
@@ -108,7 +108,7 @@ async def _messages(
     first = question
     if variant.turn_id != question.message.id:
         [record] = await chat.get_tool_messages([variant.turn_id])
-        [first] = await chat.list_messages(after=record.ordinal - 1, limit=1, rewound=True)
+        first = await message_at(chat, record.ordinal)
     following = await chat.list_messages(
         after=first.ordinal - 1, limit=_MOST_MESSAGES, rewound=True
     )

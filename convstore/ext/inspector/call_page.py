@@ -41,12 +41,16 @@ from convstore.values.usage import Prices
 async def moment_of(request: Request, chat: Conversation) -> StoredMessage | None:
     """Return the message that ``at=`` in the address names by its ordinal, None for now; HTTPException if invalid."""
     ordinal = number_in(request, "at")
-    if ordinal is None:
-        return None
-    page = await chat.list_messages(before=ordinal + 1, limit=1, rewound=True)
-    if not page or page[0].ordinal != ordinal:
+    return None if ordinal is None else await message_at(chat, ordinal)
+
+
+async def message_at(chat: Conversation, ordinal: int, *, full: bool = False) -> StoredMessage:
+    """Return the message with an ordinal, also a rewound one; HTTPException if there is none."""
+    after = max(0, ordinal - 1)
+    found = await chat.list_messages(after=after, limit=1, full=full, rewound=True)
+    if not found or found[0].ordinal != ordinal:
         raise HTTPException(404)
-    return page[0]
+    return found[0]
 
 
 async def calls_of(request: Request, chat: Conversation) -> Calls:

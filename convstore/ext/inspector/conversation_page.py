@@ -247,7 +247,7 @@ async def _variants(chat: Conversation, page: _LogPage) -> dict[int, _Answer]:
     questions = {
         str(stored.message.id): stored.ordinal
         for stored in page.stored
-        if stored.turn_id == stored.message.id and not stored.is_rewound
+        if begins_turn(stored) and not stored.is_rewound
     }
     found = dict[int, _Answer]()
     places = await TurnAccess(chat).at_places(list(questions)) if questions else {}

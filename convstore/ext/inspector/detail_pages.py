@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from convstore import Conversation
 from convstore.edges import with_source
-from convstore.ext.inspector.call_page import load_view, moment_of, titled_info
+from convstore.ext.inspector.call_page import load_view, message_at, moment_of, titled_info
 from convstore.ext.inspector.comparison import begins_turn
 from convstore.ext.inspector.images import image_in, images_in
 from convstore.ext.inspector.rendering import number_in, render
@@ -46,21 +46,19 @@ async def message_page(request: Request, chat: Conversation) -> Response:
     """Return the page of a message."""
     ordinal = number_in(request, "ordinal") or 0
     moment = await moment_of(request, chat)
-    reading = chat.list_messages(after=ordinal - 1, limit=1, full=True, rewound=True)
+    reading = message_at(chat, ordinal, full=True)
     viewing = load_view(request, chat, moment, before=ordinal + 1)
-    info, found, view = await asyncio.gather(titled_info(chat), reading, viewing)
-    if not found or found[0].ordinal != ordinal:
-        raise HTTPException(404)
-    [record] = await chat.get_tool_messages([str(found[0].message.id)])
-    is_question = begins_turn(found[0])
-    variants = await chat.variants(str(found[0].message.id)) if is_question else []
-    given = view.given(found[0])
-    parts = whole_parts(found[0].message, record.artifact)
+    info, stored, view = await asyncio.gather(titled_info(chat), reading, viewing)
+    message_id = str(stored.message.id)
+    [record] = await chat.get_tool_messages([message_id])
+    variants = await chat.variants(message_id) if begins_turn(stored) else []
+    given = view.given(stored)
+    parts = whole_parts(stored.message, record.artifact)
     return render(
         "message.html",
         request,
         info=info,
-        stored=found[0],
+        stored=stored,
         record=record,
         own_numbers=await asyncio.to_thread(own_numbers, record),
         variants=variants if variants[1:] else [],
@@ -68,9 +66,9 @@ async def message_page(request: Request, chat: Conversation) -> Response:
         view=view,
         given=given,
         shown=body_of(given.message, _VIEW_BYTES) if given.message is not None else None,
-        images=list(images_in(found[0].message)),
+        images=list(images_in(stored.message)),
         stored_parts=[_slice(request, name, text) for name, text in parts.items()],
-        annotations={name: as_json(value) for name, value in found[0].annotations.items()},
+        annotations={name: as_json(value) for name, value in stored.annotations.items()},
     )
 
 
