@@ -9,6 +9,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -89,7 +90,7 @@ class Overview:
         self._size = max(1, -(-len(calls) // _BUCKETS))
         self.buckets = list(map(Bucket, slices(calls, self._size)))
         rows = max(_ROWS, self._size * _WINDOW_BUCKETS)
-        at = len(calls) if first is None else bisect_left(calls, first, key=_ordinal)
+        at = len(calls) if first is None else bisect_left(calls, first, key=attrgetter("ordinal"))
         self.start = max(0, min(at, len(calls) - (rows if first is None else 1)))
         self.end = min(self.start + rows, len(calls))
         stamps = [call.stamp for call in calls if call.stamp]
@@ -146,10 +147,6 @@ class Overview:
         earlier = found[before - 1] if before else 0
         later = found[after] if after < len(found) else 0
         return len(found), earlier, later
-
-
-def _ordinal(call: ModelCall) -> int:
-    return call.ordinal
 
 
 def _marks(index: int, bucket: Bucket) -> Iterator[tuple[str, str]]:

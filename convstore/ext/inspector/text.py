@@ -223,7 +223,7 @@ def body_of(
     """
     pieces = list[Piece]()
     left = 0
-    for heading, whole, is_markdown, image in _all_texts(message, with_calls=with_calls):
+    for heading, whole, is_markdown, image in _texts(message, with_calls=with_calls):
         number = image if is_stored else 0
         text = _without_image(whole, number)
         beginning = _beginning(text, limit)
@@ -278,7 +278,7 @@ def _sent_block(block: Any) -> str:
 
 def first_line(message: BaseMessage, limit: int) -> str:
     """Return the beginning of a message in one line, without its calls."""
-    text = next((text for _, text, _, _ in _texts(message) if text.strip()), "")
+    text = next((text for _, text, _, _ in _texts(message, with_calls=False) if text.strip()), "")
     line = shorten(" ".join(text[: 4 * limit].split()), limit)
     return line if len(text) <= 4 * limit or line.endswith("…") else f"{line}…"
 
@@ -340,7 +340,7 @@ def as_json(value: Any) -> str:
         return text_of(value)
 
 
-def _texts(message: BaseMessage) -> Iterator[_TextPart]:
+def _texts(message: BaseMessage, *, with_calls: bool) -> Iterator[_TextPart]:
     """Yield heading and text of each part of a message, True for a text that may be Markdown, and an image's number."""
     content = message.content
     for number, block in enumerate([content] if isinstance(content, str) else content, 1):
@@ -351,12 +351,8 @@ def _texts(message: BaseMessage) -> Iterator[_TextPart]:
         for invalid in message.invalid_tool_calls:
             heading = f"calls {invalid.get('name')} with invalid arguments"
             yield heading, str(invalid.get("args") or ""), False, 0
-
-
-def _all_texts(message: BaseMessage, *, with_calls: bool) -> Iterator[_TextPart]:
-    yield from _texts(message)
-    if with_calls:
-        yield from _call_texts(message)
+        for call in message.tool_calls if with_calls else ():
+            yield f"calls {call['name']}", as_json(call["args"]), False, 0
 
 
 def _part_of(message: BaseMessage, block: Any, number: int) -> _TextPart | None:
@@ -381,13 +377,6 @@ def _other_part(message: BaseMessage, block: Any) -> _TextPart | None:
     if isinstance(block, dict) and is_reasoning(block):
         said = reasoning_part(block)["text"]
     return kind or "content", said or as_json(block), False, 0
-
-
-def _call_texts(message: BaseMessage) -> Iterator[_TextPart]:
-    """Yield name and arguments of each call, in the form of `_texts`."""
-    if isinstance(message, AIMessage):
-        for call in message.tool_calls:
-            yield f"calls {call['name']}", as_json(call["args"]), False, 0
 
 
 def _text_in(block: Any) -> str | None:
