@@ -74,8 +74,8 @@ def compose(
     asked = dict(questions)
     for ordinal, prepared in enumerate(batch.prepared, after.messages + 1):
         known = _named_turn(batch, prepared, ordinal, asked)
-        if known is None and batch.options.is_run:
-            known = _turn_of_run(prepared, messages)
+        if known is None and prepared.stored.is_reply:
+            known = _answered_turn(batch, messages, running.turn)
         result_id = _added_to(batch, prepared)
         followed = running.follow(prepared.message, ordinal, turn=known, is_added=bool(result_id))
         for source in prepared.sources:
@@ -161,15 +161,14 @@ def _named_turn(
     return asked.get(named) if named else None
 
 
-def _turn_of_run(prepared: Prepared, before: Sequence[EntryMessage]) -> int | None:
-    """Return the turn of the results before a reply in a batch of one run; None without any, or after a question."""
-    if not prepared.stored.is_reply:
-        return None
-    for message in reversed(before):
-        if message.begins_turn:
-            return None
-        if message.type == "tool":
-            return message.turn
+def _answered_turn(batch: Batch, before: Sequence[EntryMessage], newest: int) -> int | None:
+    """Return the turn of a reply after some messages of a batch that is of a run; None if `log.assignment` says it."""
+    if batch.options.replies == "newest":
+        return newest
+    if batch.options.replies == "results":
+        for message in reversed(before):
+            if message.type == "tool" or message.begins_turn:
+                return message.turn
     return None
 
 

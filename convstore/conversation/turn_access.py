@@ -10,7 +10,8 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage
 
 from convstore.append.condition import Condition, IdsTaken
-from convstore.append.inputs import normalize_messages
+from convstore.append.inputs import naming_conflicts, normalize_messages
+from convstore.append.items import read_batch
 from convstore.conversation.entered import (
     Entered,
     all_turns,
@@ -35,6 +36,7 @@ from convstore.runtime.background import settle
 from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.streaming import is_streaming
 from convstore.values.append_options import AppendOptions, Columns
+from convstore.values.log_records import LogItem
 from convstore.values.models import Receipt, TurnState
 from convstore.values.stamps import ViewStamp
 from convstore.values.turns import Pause, TurnCall
@@ -128,7 +130,7 @@ class TurnAccess:
             TurnClosedError: The log has an answer to the run's question. Nothing was written.
         """
         whole = normalize_messages(messages)
-        options = AppendOptions(stamp=stamp, is_run=True)
+        options = AppendOptions(stamp=stamp, replies="results")
         writer = (await self._services()).writer
         is_new = Condition(known=frozenset())
         try:
@@ -136,6 +138,18 @@ class TurnAccess:
         except IdsTaken:
             await self._check_unanswered(whole)
             written = await writer.append(self._scope, whole, options=options)
+        return written.receipt
+
+    async def append_transcript(self, parts: Sequence[BaseMessage | LogItem]) -> Receipt:
+        """Append the next messages and items of a transcript, each of whose replies answers the question before it.
+
+        A transcript has an answer in several messages, of which all but one may have no calls.
+        """
+        _, whole, items = read_batch(parts, key=None)
+        options = AppendOptions(replies="newest")
+        writer = (await self._services()).writer
+        with naming_conflicts(whole, key=None):
+            written = await writer.append(self._scope, whole, items=items, options=options)
         return written.receipt
 
     async def _check_unanswered(self, messages: Sequence[BaseMessage]) -> None:

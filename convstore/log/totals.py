@@ -237,6 +237,11 @@ class RunningTotals:
         is_alone = self._now.messages == self.after.messages
         return self.after.is_imported and is_alone and EVENT.name not in facts
 
+    @property
+    def turn(self) -> int:
+        """Ordinal of the newest question so far, 0 without one."""
+        return self._assignment.turn
+
     def follow(
         self, message: BaseMessage, ordinal: int, *, turn: int | None, is_added: bool = False
     ) -> Followed:

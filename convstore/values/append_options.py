@@ -46,7 +46,8 @@ class AppendOptions:
         indexes: Indexes of the messages in the caller's list, if that is longer, for the paths of values.
         numbers: Numbers for sources that have none, if they do not come from the log that the batch is for.
         columns: Columns of messages that the writer knows, by the ids of the messages.
-        is_run: All messages are of one run, so a reply after results belongs to their turn, whatever was asked since.
+        replies: What the replies answer, if the batch is of a run: the "newest" question, though it seems answered, or
+            that of the "results" before them, whatever was asked since; "" as `log.assignment` says.
     """
 
     on_unencodable: Literal["raise", "omit"] = "raise"
@@ -56,7 +57,7 @@ class AppendOptions:
     indexes: Sequence[int] | None = None
     numbers: Sequence[int] = ()
     columns: Mapping[str, Columns] = field(default_factory=dict)
-    is_run: bool = False
+    replies: Literal["", "newest", "results"] = ""
 
     @property
     def renumbers(self) -> bool:

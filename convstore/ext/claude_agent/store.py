@@ -18,7 +18,7 @@ from convstore.exceptions import (
     StateConflictError,
 )
 from convstore.ext.claude_agent.entries import KIND, Entry, from_log, id_of, item_of, to_log
-from convstore.integration import as_of, update_state_of
+from convstore.integration import TurnAccess, as_of, update_state_of
 from convstore.values.scope import PATH, check_partial_scope
 
 if TYPE_CHECKING:
@@ -171,7 +171,8 @@ async def _append(chat: Conversation, entries: Sequence[Entry]) -> None:
     @read_current
     async def append(batch: Sequence[Entry]) -> None:
         try:
-            await chat.append([part for entry in batch for part in to_log(entry)])
+            parts = [part for entry in batch for part in to_log(entry)]
+            await TurnAccess(chat).append_transcript(parts)
         except ContentConflictError:
             new = await _without_stored(chat, batch)
             if len(new) == len(batch):

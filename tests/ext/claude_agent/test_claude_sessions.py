@@ -218,6 +218,29 @@ async def test_any_entry_comes_back_equal(entries: list[dict[str, Any]]) -> None
         assert repr(await store.load(_key())) == repr(given_entries)
 
 
+async def test_the_blocks_of_an_answer_are_one_turn(sessions: ConversationStore) -> None:
+    """Though each is an entry that is written alone, and a text before a call looks like the answer."""
+    ours = ConvstoreSessionStore(sessions, user_id="ada")
+    look = {"type": "tool_use", "id": "t1", "name": "Read", "input": {}}
+    entries: list[Any] = [
+        _entry("user", "Look."),
+        _entry("assistant", [{"type": "thinking", "thinking": "Hm.", "signature": "s"}]),
+        _entry("assistant", [{"type": "text", "text": "I will look."}]),
+        _entry("assistant", [look]),
+        _entry("user", [{"type": "tool_result", "tool_use_id": "t1", "content": "beans"}]),
+        _entry("assistant", [{"type": "text", "text": "Beans."}]),
+        _entry("user", "And now?"),
+        _entry("assistant", [{"type": "text", "text": "Peas."}]),
+    ]
+    for entry in entries[:5]:
+        await ours.append(_key(), [entry])
+    await ours.append(_key(), entries[5:])
+    chat = ours.conversation(_key())
+    turns = [(len(turn.messages), turn.is_finished) async for turn in chat.turns()]
+    assert turns == [(6, True), (2, True)]
+    assert not (await sessions.verify(**chat.scope)).findings
+
+
 async def test_an_entry_is_stored_once(sessions: ConversationStore) -> None:
     """Under its uuid, whatever it says then; entries without one are stored again."""
     entries, store = _transcript(), ConvstoreSessionStore(sessions, user_id="ada")

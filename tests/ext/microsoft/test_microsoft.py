@@ -360,6 +360,27 @@ async def test_each_view_of_a_run_follows_the_rules_of_its_model(
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+async def test_everything_has_no_tool_and_the_rules_that_are_given(
+    store: ConversationStore, user: str
+) -> None:
+    """Nothing is left out that a tool could bring back; a provider that is given counts outside a run, too."""
+    call = Content.from_function_call("c1", "mcp.look", arguments="{}")
+    said = [Message("user", ["Look."]), Message("assistant", [call])]
+    everything = ConvstoreHistoryProvider(store, user_id=user, view="all")
+    await everything.save_messages("seals", said)
+    ruled = ConvstoreHistoryProvider(store, user_id=user, view="all", provider="openai")
+    names = [
+        (await provider.get_messages("seals"))[1].contents[0].name
+        for provider in (everything, ruled)
+    ]
+    assert names == ["mcp.look", "mcp_look"]
+    client = Scripted("Yes.")
+    agent = Agent(client, context_providers=[everything])
+    await agent.run("Hi", session=agent.create_session(session_id="other"))
+    assert client.tools == []
+
+
 def test_arguments_are_checked(store: ConversationStore) -> None:
     """An unknown scope key or kind of view is refused at once."""
     with pytest.raises(InvalidScopeError, match="scope keys"):
