@@ -15,7 +15,7 @@ from convstore import Conversation, ConversationStore
 from convstore.exceptions import BatchTooLargeError, ConversationDeletedError, InvalidInputError
 from convstore.types import Dropped
 from convstore.values.list_rows import may_be_since
-from convstore.values.models import ConversationInfo, StoredMessage
+from convstore.values.models import ConversationInfo, Source, StoredMessage, ToolRecord
 from convstore.values.scope import PATH
 
 OWNER: Final = "convstore_owner"
@@ -124,9 +124,15 @@ async def with_children(
                     yield descendant
 
 
-async def with_source(chat: Conversation, number: int) -> tuple[Conversation, str] | None:
-    """Return the conversation that has a source, one or a child of it, and the id of its message; None if none has."""
-    for source in (await chat.get_sources([number])).sources:
-        owner = await chat.store.find_conversation(source.child_id) if source.child_id else chat
-        return (owner, source.tool_message_id) if owner else None
+async def find_source(
+    chat: Conversation, number: int
+) -> tuple[Conversation, ToolRecord, Source] | None:
+    """Return a source in full with its message and the conversation, one or a child of it, that has it; else None."""
+    for named in (await chat.get_sources([number])).sources:
+        owner = await chat.store.find_conversation(named.child_id) if named.child_id else chat
+        if owner is None:
+            return None
+        [record] = await owner.get_tool_messages([named.tool_message_id])
+        whole = next(source for source in record.sources if source.source_id == number)
+        return owner, record, whole
     return None

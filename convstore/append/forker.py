@@ -36,7 +36,7 @@ from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import APPEND_SECONDS, append_timeout
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import Snapshot
-from convstore.runtime.places import place_at, standing_at
+from convstore.runtime.places import standing_of
 from convstore.values.scope import PATH, Scope, check_id
 
 _SWEEP_AFTER = timedelta(seconds=5 * APPEND_SECONDS)
@@ -220,13 +220,8 @@ class Forker:
             return entry
         branch = await self._reader.branch(log.cached, event, through=row.entry.number)
         is_edit = event.turn == event.variant
-        rows = await self._reader.messages_by_id(
-            log.cached, [event.first_turn if is_edit else event.turn]
-        )
-        if rows:
-            here = (await place_at(self._reader, log, next(iter(rows.values())))).standing
-        else:  # a repair found that the question was lost
-            here = await standing_at(self._reader, log, event.first_turn)
+        turn_id = event.first_turn if is_edit else event.turn
+        here = await standing_of(self._reader, log, turn_id, event.first_turn)
         if branch.own and branch.own[0].first < row.message.ordinal:
             shown = here.finished(event.turn, event.variant, began=branch.began)
             recorded = event._replace(kind="append", call="", values="")

@@ -30,7 +30,7 @@ from convstore.runtime.clock import append_timeout
 from convstore.runtime.head_refresh import HeadRefresher
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import Snapshot
-from convstore.runtime.places import place_at, standing_at
+from convstore.runtime.places import place_at, standing_of
 from convstore.runtime.retrying import until_written
 from convstore.values.scope import Scope
 
@@ -196,11 +196,7 @@ class Rewinder:
         """Return the variant shown at a place once the entry that changed it is undone; None if it changed no place."""
         if undone is None:
             return None
-        rows = await self._reader.messages_by_id(log.cached, [undone.place])
-        if undone.place in rows:
-            standing = (await place_at(self._reader, log, rows[undone.place])).standing
-        else:  # a repair found that the question was lost
-            standing = await standing_at(self._reader, log, undone.place)
+        standing = await standing_of(self._reader, log, undone.place, undone.place)
         return standing.changed(undone.left)
 
     async def point(

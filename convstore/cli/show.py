@@ -113,14 +113,13 @@ async def show_command(
 
 async def _source_answer(chat: Conversation, number: int, *, full: bool) -> Answer:
     """Answer with a source and its whole text; InvalidInputError if the conversation has none with the number."""
-    from convstore.edges import with_source  # noqa: PLC0415 - loads the database driver
+    from convstore.edges import find_source  # noqa: PLC0415 - loads the database driver
 
-    if not (found := await with_source(chat, number)):
+    if not (found := await find_source(chat, number)):
         raise InvalidInputError(
             f"there is no source {number}; `convstore show` names them in stubs"
         )
-    [record] = await found[0].get_tool_messages([found[1]])
-    source = next(source for source in record.sources if source.source_id == number)
+    *_, source = found
     return Answer(source.model_dump, partial(_print_source, source=source, full=full), is_long=True)
 
 

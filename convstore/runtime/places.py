@@ -43,6 +43,14 @@ async def standing_at(reader: LogReader, log: Snapshot, place: str) -> Standing:
     return row.standing if row else first_standing(place)
 
 
+async def standing_of(reader: LogReader, log: Snapshot, turn_id: str, place: str) -> Standing:
+    """Return the variant shown at the place of a turn, whose question may be lost, as a repair found."""
+    rows = await reader.messages_by_id(log.cached, [turn_id])
+    if turn_id in rows:
+        return (await place_at(reader, log, rows[turn_id])).standing
+    return await standing_at(reader, log, place)
+
+
 async def place_at(
     reader: LogReader,
     log: Snapshot,

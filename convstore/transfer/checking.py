@@ -130,10 +130,14 @@ def _check_fact(
         seen.add(place)
 
 
+def _asks_anew(change: LogChange) -> bool:
+    """Return True if a change begins a variant with a question of its own."""
+    return change.kind == "begin" and change.turn == change.variant
+
+
 def _needs_message(change: LogChange) -> bool:
     """Return True if a change names a message: an undo of what left an empty place restores none."""
-    is_new_question = change.kind == "begin" and change.turn == change.variant
-    return bool(change.message) or change.kind == "rewind" or is_new_question
+    return bool(change.message) or change.kind == "rewind" or _asks_anew(change)
 
 
 def _places(messages: Sequence[Message]) -> dict[Any, int]:
@@ -187,8 +191,7 @@ def _check_variant(
 
 def _check_place(change: LogChange, questions: Mapping[str, int]) -> None:
     """Check that a change of a variant follows the question that it is of."""
-    is_new_question = change.kind == "begin" and change.turn == change.variant
-    if change.turn not in questions and not is_new_question:
+    if change.turn not in questions and not _asks_anew(change):
         raise InvalidInputError(f"it lacks the question {change.turn!r:.80} of one of its variants")
     if questions.get(change.first_turn, change.ordinal + 1) > change.ordinal:
         raise InvalidInputError(

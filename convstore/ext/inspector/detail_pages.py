@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from convstore import Conversation
-from convstore.edges import with_source
+from convstore.edges import find_source
 from convstore.ext.inspector.call_page import load_view, message_at, moment_of, titled_info
 from convstore.ext.inspector.comparison import begins_turn
 from convstore.ext.inspector.images import image_in, images_in
@@ -98,11 +98,9 @@ async def image_page(request: Request, chat: Conversation) -> Response:
 async def source_page(request: Request, chat: Conversation) -> Response:
     """Return the page of a source, with the answers that cite it among some messages after the result."""
     number = number_in(request, "number") or 0
-    if not (found := await with_source(chat, number)):
+    if not (found := await find_source(chat, number)):
         raise HTTPException(404)
-    chat, message_id = found  # a child's source is shown where it was found
-    [record] = await chat.get_tool_messages([message_id])
-    source = next(source for source in record.sources if source.source_id == number)
+    chat, record, source = found  # a child's source is shown where it was found
     after = number_in(request, "after") or record.ordinal
     info, messages = await asyncio.gather(
         titled_info(chat), chat.list_messages(after=after, limit=_LOOKED_AT, rewound=True)
