@@ -198,9 +198,11 @@ async def emptied_database(_reused_database: Any) -> AsyncIterator[Any]:
 
 
 @pytest.fixture
-def quick_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick_memory() -> Iterator[None]:
     """Let databases in memory be quick in a test of thousands of reads."""
-    make_quick(monkeypatch)
+    with pytest.MonkeyPatch.context() as patch:
+        make_quick(patch)
+        yield
 
 
 @pytest.fixture

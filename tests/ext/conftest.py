@@ -22,6 +22,11 @@ PACKAGES = {
 """The package that the tests in each folder or file need; those of the files need all of them."""
 
 
+@pytest.fixture(autouse=True)
+def _quick_memory(quick_memory: None) -> None:
+    """Let databases in memory be quick: most tests of this folder are on one."""
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out the tests of frameworks if no slow tests are asked for; their import alone would take seconds.
 

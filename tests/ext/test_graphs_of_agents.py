@@ -118,7 +118,7 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("has_saver", [False, True])
+@pytest.mark.parametrize("has_saver", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("nodes", "is_sync"),
     [*((nodes, False) for nodes in SAID), pytest.param(_told, True, marks=pytest.mark.slow)],
@@ -140,8 +140,9 @@ async def test_a_repeated_question_asks_no_agent(
     assert await _turns(chat) == [[TEXT, *SAID[nodes]]] * 2
 
 
-@pytest.mark.parametrize("is_sync", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("has_saver", [False, True])
+@pytest.mark.costly
+@pytest.mark.parametrize("is_sync", [False, True])
+@pytest.mark.parametrize("has_saver", [True, False])
 @pytest.mark.parametrize("position", [1, 2])
 async def test_a_node_that_failed_asks_no_agent_before_it_again(
     chat: Conversation, position: int, has_saver: bool, is_sync: bool
@@ -558,8 +559,9 @@ class _Dying(AgentMiddleware[Any, Any, Any]):
             raise ValueError("killed")
 
 
-@pytest.mark.parametrize("is_sync", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("has_saver", [False, True])
+@pytest.mark.costly
+@pytest.mark.parametrize("is_sync", [False, True])
+@pytest.mark.parametrize("has_saver", [True, False])
 @pytest.mark.parametrize("fails", ["handoff", "second"])
 async def test_a_handoff_is_repeated(
     chat: Conversation, fails: str, has_saver: bool, is_sync: bool

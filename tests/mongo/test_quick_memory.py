@@ -21,8 +21,9 @@ _KEYS = st.sampled_from(["_id", "a", "b", "a.b"])
 _BOUNDS = st.dictionaries(
     st.sampled_from(["$gt", "$gte", "$lt", "$lte", "$eq", "$ne"]), _VALUES, min_size=1
 )
+_ONE_OF = st.fixed_dictionaries({"$in": st.lists(_VALUES, max_size=2)})
 _IS_THERE = st.fixed_dictionaries({"$exists": st.booleans()})
-_CONDITIONS = st.dictionaries(_KEYS, _VALUES | _BOUNDS | _IS_THERE, max_size=3)
+_CONDITIONS = st.dictionaries(_KEYS, _VALUES | _BOUNDS | _ONE_OF | _IS_THERE, max_size=3)
 _FILTERS = _CONDITIONS | st.fixed_dictionaries(
     {"$or": st.lists(_CONDITIONS, min_size=1, max_size=2)}
 )

@@ -110,6 +110,7 @@ class World:
     Attributes:
         database: The database.
         dice: Decides what happens.
+        stores: Those of its processes.
         oracle: What it has to be.
         number: Number of ids that were used.
         is_varied: It has another answer, so nothing but a part of that is rewound any more.
@@ -120,6 +121,7 @@ class World:
 
     database: Any
     dice: random.Random
+    stores: Sequence[ConversationStore] = ()
     oracle: Oracle = field(default_factory=Oracle)
     number: int = 0
     is_varied: bool = False
@@ -129,7 +131,8 @@ class World:
 
     def __post_init__(self) -> None:
         scope = {"user_id": "ada", "thread_id": uuid4().hex}
-        self.workers = [ConversationStore(self.database).conversation(**scope) for _ in range(2)]
+        stores = self.stores or _two_stores(self.database)
+        self.workers = [store.conversation(**scope) for store in stores]
 
     @property
     def chat(self) -> Conversation:
@@ -508,8 +511,9 @@ async def columns_of(chat: Conversation) -> list[tuple[int | None, int, str]]:
 async def run(seeds: Sequence[int], path: Path, *, copies: int) -> None:
     """Let things happen in a conversation for each seed, and ask every reader."""
     databases = [await _database() for _ in range(2)]
+    stores = _two_stores(databases[0])
     for seed in seeds:
-        world = World(databases[0], random.Random(seed))
+        world = World(databases[0], random.Random(seed), stores)
         try:
             await _live(world, is_followed=seed % _FOLLOWED == 0)
             for question in world.oracle.questions[-2:]:
@@ -526,6 +530,11 @@ async def run(seeds: Sequence[int], path: Path, *, copies: int) -> None:
         for database in databases:  # in memory, each call looks at all documents
             for name in ("log", "heads"):
                 await database[name].delete_many({})
+
+
+def _two_stores(database: Any) -> list[ConversationStore]:
+    """Return a store for each of two processes."""
+    return [ConversationStore(database) for _ in range(2)]
 
 
 async def _database() -> Any:

@@ -264,8 +264,10 @@ async def test_a_uuid_that_is_no_text_names_no_entry(sessions: ConversationStore
     assert await store.load(_key()) == given
 
 
-async def test_a_batch_may_be_of_any_size(sessions: ConversationStore) -> None:
+async def test_a_batch_may_be_of_any_size(own_database: Any) -> None:
     """Above what one append takes, in one entry or in many."""
+    sessions = ConversationStore(own_database, scope_keys=_KEYS)
+    await sessions.setup()
     store = ConvstoreSessionStore(sessions, user_id="ada")
     entries = [_entry("assistant", f"{n} " * 2_000) for n in range(150)]
     entries.append(_entry("user", [{"type": "text", "text": f"{n} " * 20} for n in range(14_000)]))

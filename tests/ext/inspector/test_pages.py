@@ -963,7 +963,8 @@ async def test_every_page_of_12_000_messages_is_small_and_cheap(
         await chat.append(question)
         await chat.append(answer, stamp=(await chat.load_history()).stamp)
         turns = [
-            rag_turn(f"What about topic {block}{number}?", sources=3) for number in range(1, 10)
+            rag_turn(f"What about topic {block % 10}{number}?", sources=3)
+            for number in range(1, 10)
         ]
         await chat.append(list(chain.from_iterable(turns)))
     info = await chat.info()

@@ -352,18 +352,24 @@ import asyncio, os, signal, sys
 from convstore import ConversationStore
 from convstore.ext.openai_agents import ConvstoreSession
 
-async def main(uri, thread, name, dies):
+async def main(uri, thread, name):
     async with await ConversationStore.connect(uri) as store:
         session = ConvstoreSession(store, user_id="ada", thread_id=thread)
         for number in range(12):
             batch = [{"role": "user", "content": f"{name} {number}"}, {"role": "assistant", "content": "same"}]
             work = asyncio.ensure_future(session.add_items(batch))
-            if dies and number == 9:
+            if name == "killed" and number == 9:
                 await asyncio.sleep(0)
                 os.kill(os.getpid(), signal.SIGKILL)
             await work
 
-asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[3] == "killed"))
+children = []
+for name in sys.argv[3:]:
+    if not (child := os.fork()):
+        asyncio.run(main(*sys.argv[1:3], name))
+        os._exit(0)
+    children.append(child)
+print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
 """
 
 
@@ -376,18 +382,18 @@ async def test_processes_add_at_once_and_one_is_killed(
     thread, address = uuid.uuid4().hex, server_uri.partition("?")
     uri = f"{address[0].rstrip('/')}/{own_database.name}?{address[2]}"
     root = Path(__file__).parents[3]
-    started = [
-        subprocess.Popen([sys.executable, "-c", ADD, uri, thread, name], cwd=root)  # noqa: ASYNC220, S603 - our own code
-        for name in ("one", "two", "killed")
-    ]
-    codes = [await asyncio.to_thread(process.wait, 120) for process in started]
-    assert codes == [0, 0, -signal.SIGKILL]
+    names = ("one", "two", "killed")
+    command = [sys.executable, "-c", ADD, uri, thread, *names]
+    ended = await asyncio.to_thread(
+        subprocess.run, command, cwd=root, stdout=subprocess.PIPE, timeout=120, check=True
+    )
+    assert json.loads(ended.stdout) == [0, 0, -signal.SIGKILL]
     items: Any = await ConvstoreSession(
         store, view="all", user_id="ada", thread_id=thread
     ).get_items()
     assert {str(item) for item in items[1::2]} == {str({"role": "assistant", "content": "same"})}
     said = [item["content"].split() for item in items[::2]]
-    for name in ("one", "two", "killed"):
+    for name in names:
         numbers = [int(number) for writer, number in said if writer == name]
         assert numbers == [*range(12)] or (
             name == "killed" and numbers in ([*range(9)], [*range(10)])
@@ -495,9 +501,10 @@ async def test_messages_of_other_apis_are_items(session: ConvstoreSession) -> No
 
 
 async def test_a_batch_of_many_megabytes_is_taken(
-    session: ConvstoreSession, monkeypatch: pytest.MonkeyPatch
+    mongod: ConversationStore, scope: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch of 5,200 items is stored in parts. Repeated after a failure, it stores each item once."""
+    session = ConvstoreSession(mongod, view="all", **scope)
     append, calls = type(session.conversation()).append, count()
 
     async def failing(chat: Any, *args: Any, **options: Any) -> Any:
