@@ -15,7 +15,6 @@ from canary import Address, Canary, sign_up
 from counting import Commands
 from fixture_types import Client
 from hypothesis import HealthCheck, settings
-from hypothesis.internal.conjecture import providers
 from long_first import begin_with_long
 from memory_folder import data_in_memory
 from pymongo import AsyncMongoClient, MongoClient
@@ -37,9 +36,6 @@ settings.register_profile(
     "whole", settings.get_profile("quick"), max_examples=50, derandomize=True, print_blob=True
 )
 settings.load_profile("whole" if os.environ.get("CI") else "quick")
-# Hypothesis draws constants from all modules that are imported so far: it parses them in each worker, which takes 4 s
-# of CPU, and examples depend on which tests ran before.
-providers._get_local_constants = lambda: providers._local_constants
 
 # The machine may be busy: a search reads everything, and a store that is closed seals all that is due.
 across._MAX_SECONDS = 600.0
