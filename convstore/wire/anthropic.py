@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, Literal
 
 from langchain_core.messages import BaseMessage
@@ -18,7 +18,6 @@ from langchain_core.messages import BaseMessage
 from convstore.exceptions import InvalidInputError
 from convstore.messages.text import content_of
 from convstore.messages.tool_calls import is_paused
-from convstore.values.json_form import is_json
 from convstore.values.providers import ROWS, ProviderRules, row_of_model, rules_for
 from convstore.wire.edits import BEGINNING, MOVED, NO_TEXT, SYSTEM, Inserted
 from convstore.wire.hosted import hosted_text
@@ -214,38 +213,13 @@ def _answer(step: Step, hosted: _Hosted) -> list[dict[str, Any]]:
 
 def _user_content(step: Step, result: Result | None = None) -> list[dict[str, Any]]:
     """Return the texts and media of a user or a result; documents and search results as they came."""
-    parts = step.parts if result is None else result.parts
-    if not any(isinstance(part, Text) and part.source is not None for part in parts):
-        return step.content(anthropic_media, result)
-    content = list[dict[str, Any]]()
-    plain = list[Any]()
-    for part in [*parts, None]:
-        block = _source_block(part, is_result=result is not None)
-        if block is None and part is not None:
-            plain.append(part)
-            continue
-        content += _written(step, plain, result)
-        plain = []
-        if block is not None:
-            content.append(block)
-    return content
+    source = partial(_source_block, is_result=result is not None)
+    return step.content(anthropic_media, result, source=source)
 
 
-def _written(step: Step, parts: list[Any], result: Result | None) -> list[dict[str, Any]]:
-    """Return some parts of a message or a result as blocks."""
-    if not parts:
-        return []
-    if result is not None:
-        return step.content(anthropic_media, result._replace(parts=parts))
-    return replace(step, parts=parts).content(anthropic_media)
-
-
-def _source_block(part: Any, *, is_result: bool) -> dict[str, Any] | None:
+def _source_block(text: Text, *, is_result: bool) -> dict[str, Any] | None:
     """Return the block of a document, a search result or a tool reference as the API takes it; None for others."""
-    if not isinstance(part, Text) or part.source is None:
-        return None
-    block = part.source
-    fields = {key: value for key, value in block.items() if key != "cache_control"}
+    block = text.source or {}
     kind = block.get("type")
     is_valid = False
     if kind == "tool_reference":
@@ -254,7 +228,9 @@ def _source_block(part: Any, *, is_result: bool) -> dict[str, Any] | None:
         is_valid = _is_search_result(block)
     elif kind == "document":
         is_valid = _is_document(block.get("source"))
-    return fields if is_valid else None
+    if not is_valid:
+        return None
+    return {key: value for key, value in block.items() if key != "cache_control"}
 
 
 def _is_search_result(block: Mapping[str, Any]) -> bool:
@@ -338,10 +314,7 @@ def _block(part: Part | WireCall, step: Step, hosted: _Hosted) -> dict[str, Any]
 
 def _call_block(call: WireCall) -> dict[str, Any]:
     """Return the block of a call, with the fields that Anthropic gave it, such as its caller."""
-    own: dict[str, Any] = {}
-    if call.block.get("type") == "tool_use":
-        fields = {key: value for key, value in call.block.items() if key not in _OF_CALLS}
-        own = {key: value for key, value in fields.items() if value is not None and is_json(value)}
+    own = call.own_fields(("tool_use",), _OF_CALLS)
     given = json.loads(call.arguments)
     return {**own, "type": "tool_use", "id": call.id, "name": call.name, "input": given}
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from convstore.messages.sizes import json_text
 from convstore.values.json_form import valid_text
 
 _GIVEN: Final = ("input", "arguments", "args", "action", "code", "queries", "query")
@@ -36,13 +36,13 @@ def hosted_text(block: Mapping[str, Any]) -> str:
         return ""
     name = block.get("name") or kind.removesuffix("_call").removesuffix("_tool_result")
     given = _first(block, _GIVEN)
+    if given and not isinstance(given, str):
+        given = json_text(given)
     found = "\n".join(_texts(_first(block, _RETURNED)))
     if kind.endswith(("_result", "_output")):
         head = f"[Result of {name}]"
     else:
-        head = (
-            f"[The provider ran {name}: {_short(given)}]" if given else f"[The provider ran {name}]"
-        )
+        head = f"[The provider ran {name}: {given}]" if given else f"[The provider ran {name}]"
     text = "\n".join(filter(None, [head, found]))
     if len(text) > _MOST:
         text = text[:_MOST] + " …"
@@ -51,10 +51,6 @@ def hosted_text(block: Mapping[str, Any]) -> str:
 
 def _first(block: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
     return next((block[key] for key in keys if block.get(key)), None)
-
-
-def _short(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _texts(value: Any, levels: int = 6) -> Iterator[str]:

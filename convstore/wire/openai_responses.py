@@ -13,7 +13,6 @@ from typing import Any, Final
 from langchain_core.messages import BaseMessage
 
 from convstore.messages.text import content_of
-from convstore.values.json_form import is_json
 from convstore.values.providers import ROWS, ProviderRules, rules_for
 from convstore.wire.contents import reasoning_text
 from convstore.wire.edits import MOVED, NO_TEXT
@@ -236,10 +235,7 @@ def _output(text: str, notes: Any = None) -> dict[str, Any]:
 
 def _call_item(call: WireCall) -> dict[str, Any]:
     """Return the item of a call, with the fields that OpenAI gave it, such as a namespace."""
-    own: dict[str, Any] = {}
-    if call.block.get("type") in ("function_call", "custom_tool_call"):
-        fields = {key: value for key, value in call.block.items() if key not in _OF_CALLS}
-        own = {key: value for key, value in fields.items() if value is not None and is_json(value)}
+    own = call.own_fields(("function_call", "custom_tool_call"), _OF_CALLS)
     own |= {"call_id": call.id, "name": call.name}
     if call.input is not None:
         return {"type": "custom_tool_call", **own, "input": call.input}

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -50,6 +50,14 @@ def no_media(media: Media, rules: ProviderRules) -> None:
     """Write no image or file, where an API takes texts only."""
 
 
+SourceWriter: TypeAlias = Callable[[Text], dict[str, Any] | None]
+"""Writes a document, a search result or a tool reference as the API has it; None for one that goes as a text."""
+
+
+def no_source(text: Text) -> None:
+    """Write every document and search result as a text."""
+
+
 class WireCall(NamedTuple):
     """A call as a request has it; `input` is the free text of a custom tool, None for a function.
 
@@ -64,6 +72,13 @@ class WireCall(NamedTuple):
     item_id: str
     block: Mapping[str, Any] = _NO_FIELDS
     listed: Mapping[str, Any] = _NO_FIELDS
+
+    def own_fields(self, types: Collection[str], written: Collection[str]) -> dict[str, Any]:
+        """Return the fields of a block of one of these types, such as a namespace, but for those that are written."""
+        if self.block.get("type") not in types:
+            return {}
+        fields = {key: value for key, value in self.block.items() if key not in written}
+        return {key: value for key, value in fields.items() if value is not None and is_json(value)}
 
 
 class Result(NamedTuple):
@@ -149,12 +164,21 @@ class Step:
         result: Result | None = None,
         *,
         kind: str = "text",
+        source: SourceWriter = no_source,
     ) -> list[dict[str, Any]]:
-        """Return its texts and media, or those of a result: media as `write` does, or else as a text that names it."""
+        """Return its texts and media, or those of a result.
+
+        Args:
+            write: Writes media; a text names what it does not take.
+            result: The result, None for the message itself.
+            kind: The type of a text.
+            source: Writes what a text was before; by default as a text.
+        """
         content: list[dict[str, Any]] = []
         message = result.message if result else None
         for part in self.parts if result is None else result.parts:
-            sent = self._written(part, write, message, kind=kind)
+            block = source(part) if isinstance(part, Text) and part.source is not None else None
+            sent = block or self._written(part, write, message, kind=kind)
             if sent is not None:
                 content.append(sent)
                 if isinstance(part, Text | Media) and part.settings:
