@@ -8,11 +8,20 @@ from typing import Any
 import pytest
 from api_rules import anthropic_errors, chat_errors, responses_errors
 from cases import each_case
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    FunctionMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 
 from convstore import InvalidInputError
 from convstore.messages.provenance import mark
 from convstore.types import Dropped, History
+from convstore.wire.hosted import hosted_text
+from convstore.wire.openai_chat import NO_SIGNATURE
 
 PNG = "iVBORw0KGgo="
 IMAGE = {"type": "image", "base64": PNG, "mime_type": "image/png"}
@@ -582,3 +591,101 @@ def test_the_rules_of_the_responses_api(items: Any, error: str) -> None:
 def test_the_rules_of_anthropic(messages: Any, error: str) -> None:
     """The checker of these tests finds what the API finds."""
     assert any(error in found for found in anthropic_errors({"messages": messages}))
+
+
+def test_what_the_view_left_out_is_named_before_what_the_request_lacks() -> None:
+    """A view for a provider has losses of its own: who logs `.dropped` of a request would not see them."""
+    lost = Dropped("a", "reasoning", "what stands before it has changed")
+    history = History(messages=[HumanMessage("Hi", name="Ada")]).sealed(_no_stamp, [lost])
+    for request in (
+        history.to_openai(),
+        history.to_openai(api="responses"),
+        history.to_anthropic(),
+    ):
+        assert request.dropped[0] == lost
+
+
+def _no_stamp(*_: Any) -> Any:
+    """No stamp is asked for."""
+
+
+@each_case(
+    ("block", "text"),
+    [
+        (
+            {"type": "shell_call_output", "output": [{"stdout": "ok"}]},
+            "[Result of shell_call_output]\nok",
+        ),
+        (
+            {
+                "type": "mcp_tool_result",
+                "content": [{"content": [{"content": [{"text": "deep"}]}]}],
+            },
+            "[Result of mcp]\ndeep",
+        ),
+        (
+            {"type": "web_search_call", "action": {"query": "sea"}},
+            '[The provider ran web_search: {"query": "sea"}]',
+        ),
+        ({"type": "mcp_call", "name": "look"}, "[The provider ran look]"),
+        ({"type": "x_call", "output": "y" * 3_983}, "[The provider ran x]\n" + "y" * 3_979 + " …"),
+        ({"type": "x_call", "output": "y" * 3_979}, "[The provider ran x]\n" + "y" * 3_979),
+        ({"type": "item_reference", "id": "i"}, ""),
+    ],
+)
+def test_a_text_says_what_a_provider_ran(block: Any, text: str) -> None:
+    """Call and result, readable and at most 4,000 characters, whichever API wrote them."""
+    assert hosted_text(block) == text
+
+
+def test_signatures_of_gemini_go_to_gemini_alone() -> None:
+    """What it wrote beside answer and call goes back if JSON can carry it; an open turn without any gets its value."""
+    gemini = {"model_name": "gemini-3-pro", "model_provider": "openai"}
+
+    def calling(id_: str, metadata: dict[str, str], extra: Any) -> list[BaseMessage]:
+        listed = {
+            "id": id_,
+            "function": {"name": "look", "arguments": "{}"},
+            "extra_content": extra,
+        }
+        call = {"name": "look", "args": {}, "id": id_}
+        kwargs = {"tool_calls": [listed], "extra_content": {"google": {"thought": "x"}}}
+        said = AIMessage(
+            "", id=id_, tool_calls=[call], additional_kwargs=kwargs, response_metadata=metadata
+        )
+        return [said, ToolMessage("1", tool_call_id=id_)]
+
+    signed = {"google": {"thought_signature": "c2ln"}}
+    history = History(
+        messages=[
+            HumanMessage("One?"),
+            *calling("c1", {"model_name": "gpt-5"}, signed),
+            AIMessage("So."),
+            HumanMessage("Two?"),
+            *calling("c2", gemini, signed),
+            *calling("c3", gemini, {"google": float("nan")}),
+        ]
+    )
+    request = history.to_openai(model="gemini-3-pro")
+    calls = {call["id"]: call for message in request for call in message.get("tool_calls", ())}
+    made = {"google": {"thought_signature": NO_SIGNATURE}}
+    found = [calls[id_].get("extra_content") for id_ in ("c1", "c2", "c3")]
+    assert found == [None, signed, made]
+    beside = [message["tool_calls"][0]["id"] for message in request if "extra_content" in message]
+    assert beside == ["c2", "c3"]
+    assert {(loss.message_id, loss.part) for loss in request.dropped} == {
+        ("c1", "extra_content"),
+        ("c1", "extra_content of look"),
+        ("c3", "extra_content of look"),
+    }
+
+
+def test_only_a_user_shows_images_and_has_a_name_of_his_own() -> None:
+    """Chat Completions takes no image of the system; the name of a function is not that of a user."""
+    image = {"type": "image", "base64": "iVBORw0KGgo=", "mime_type": "image/png"}
+    system, function = History(
+        messages=[SystemMessage([image]), FunctionMessage("4", name="count")]
+    ).to_openai()
+    assert system == {"role": "system", "content": "[image, image/png, 8 bytes]"}
+    assert function["content"][0]["text"] == "[Result of the function count]"
+    assert "name" not in function
