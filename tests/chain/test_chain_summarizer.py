@@ -266,6 +266,15 @@ def test_an_oversized_pair_is_summarised_by_itself() -> None:
     assert run(handler, summary.messages, max_pair_bytes=2 * KIB).calls == ()
 
 
+def test_an_oversized_summary_is_not_summarised_by_itself() -> None:
+    """A model that writes long would be asked for a summary of its summary at each run."""
+    summary = AIMessage(SUMMARY_PREFIX + "y" * 20_000)
+    handler = Scripted()
+    done = run(handler, [HumanMessage("q"), summary, AIMessage("Fine.")])
+    assert done.messages[1] is summary
+    assert not done.calls
+
+
 def test_older_pairs_become_one_summary_in_front() -> None:
     """Kept are the newest that fit three quarters of the limit, up to the first that does not."""
     handler = Scripted()
