@@ -16,9 +16,10 @@ from langchain_core.messages.tool import invalid_tool_call, tool_call
 
 from convstore.messages.media import block_type
 from convstore.messages.tool_calls import CALL_BLOCKS, changed_block, with_changes
-from convstore.values.json_form import DEEP_ARGUMENTS, deep_json, has_few_levels
+from convstore.values.json_form import DEEP_ARGUMENTS, deep_json, has_few_levels, valid_text
 
 _EMPTY: Final = "{}"
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _SIGN: Final = re.compile(r"\\?[\x00-\x1f]|\\.")
 """A control character, also one after a lone backslash, or an escape."""
@@ -74,6 +75,25 @@ def sanitize_arguments(text: str) -> str:
         return text
     escaped = _STRING.sub(lambda string: _SIGN.sub(_escaped, string[0]), text)
     return escaped if _is_json(escaped) else _EMPTY
+
+
+def arguments_text(given: Any) -> tuple[str, bool]:
+    """Return arguments as the JSON text of an object, and True if that is all of them.
+
+    >>> arguments_text({"city": "Oslo"}), arguments_text('{"city": "Os')
+    (('{"city": "Oslo"}', True), ('{}', False))
+    """
+    if given is None or (isinstance(given, str) and given.strip() in ("", "null")):
+        return "{}", True
+    try:
+        text = sanitize_arguments(given) if isinstance(given, str) else ""
+        value = json.loads(text) if text else given
+        if isinstance(value, dict) and has_few_levels(value):
+            is_whole = text != "{}" or given.strip() == "{}"
+            return valid_text(_JSON.encode(value)), is_whole
+    except (TypeError, ValueError, RecursionError):
+        pass
+    return "{}", False
 
 
 def _escaped(sign: re.Match[str]) -> str:

@@ -13,10 +13,10 @@ from langchain_core.tools import StructuredTool, ToolException
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from convstore.exceptions import InvalidInputError, StoreError, SyncUnsupportedError
+from convstore.messages.call_arguments import arguments_text
 from convstore.runtime.loop_thread import BothWays
 from convstore.values.json_form import has_few_levels, sendable, sendable_message
 from convstore.values.plain import part_of
-from convstore.wire.steps import arguments_text
 
 _ARGUMENTS = {"function": "arguments", "function_call": "arguments", "tool_use": "input"}
 _NOT_JSON = (

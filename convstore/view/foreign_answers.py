@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from langchain_core.messages import AIMessage, ToolMessage
 
-from convstore.messages.call_arguments import with_json_arguments
+from convstore.messages.call_arguments import arguments_text, with_json_arguments
 from convstore.messages.media import block_type
 from convstore.messages.reasoning import is_reasoning, without_reasoning
 from convstore.messages.tool_calls import CALL_BLOCKS, calls_of, with_changes
@@ -20,7 +20,6 @@ from convstore.values.providers import ProviderRules
 from convstore.wire.edits import NO_TEXT, tool_name, user_name
 from convstore.wire.hosted import hosted_text
 from convstore.wire.parts import Block, Media, Text, beside_calls, part_of
-from convstore.wire.steps import arguments_text
 
 _EMPTY: Final = "{}"
 _UNSENT: Final = "LangChain's package does not send it"

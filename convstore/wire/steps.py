@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -24,11 +23,11 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from convstore.messages.call_arguments import sanitize_arguments
+from convstore.messages.call_arguments import arguments_text
 from convstore.messages.provenance import kind_of, model_of
 from convstore.messages.text import text_of
 from convstore.messages.tool_calls import Call, arguments_of, calls_of, is_paused, pair
-from convstore.values.json_form import has_few_levels, is_json, valid_text
+from convstore.values.json_form import is_json, valid_text
 from convstore.values.providers import ProviderRules
 from convstore.wire.edits import INSTRUCTION, Inserted, RequestEdits, tool_name
 from convstore.wire.parts import Block, Media, Part, Text, beside_calls, listed_calls, parts_of
@@ -36,7 +35,6 @@ from convstore.wire.requests import Dropped
 
 _ROLES: Final = ("system", "developer", "assistant", "user")
 _REASONING_KEYS: Final = ("reasoning_content", "reasoning", "reasoning_details")
-_JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _BESIDE: Final = ("annotations", "audio", "extra_content", "images")
 """Fields in which Chat Completions has more of an answer than its content."""
 _NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -276,25 +274,6 @@ def _named(part: Text | Media) -> Text | Media:
 def is_reasoning(part: Part | WireCall) -> bool:
     """Return True for a block of reasoning."""
     return isinstance(part, Block) and part.kind == "reasoning"
-
-
-def arguments_text(given: Any) -> tuple[str, bool]:
-    """Return arguments as the JSON text of an object, and True if that is all of them.
-
-    >>> arguments_text({"city": "Oslo"}), arguments_text('{"city": "Os')
-    (('{"city": "Oslo"}', True), ('{}', False))
-    """
-    if given is None or (isinstance(given, str) and given.strip() in ("", "null")):
-        return "{}", True
-    try:
-        text = sanitize_arguments(given) if isinstance(given, str) else ""
-        value = json.loads(text) if text else given
-        if isinstance(value, dict) and has_few_levels(value):
-            is_whole = text != "{}" or given.strip() == "{}"
-            return valid_text(_JSON.encode(value)), is_whole
-    except (TypeError, ValueError, RecursionError):
-        pass
-    return "{}", False
 
 
 def turn_begin(messages: Sequence[BaseMessage]) -> int:

@@ -15,7 +15,7 @@ from agent_framework import AgentResponse, ChatResponse, Content, Message
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.ext.microsoft.clients import MEDIA, UNKNOWN, Client
-from convstore.messages.call_arguments import in_two_lists, read_call
+from convstore.messages.call_arguments import arguments_text, in_two_lists, read_call
 from convstore.messages.media import KINDS, media_block, media_description
 from convstore.messages.provenance import model_of
 from convstore.messages.text import content_of
@@ -25,7 +25,6 @@ from convstore.wire.contents import ContentReader
 from convstore.wire.edits import INSTRUCTION, MOVED, NO_TEXT, RequestEdits
 from convstore.wire.exact import marked, rejoined
 from convstore.wire.parts import Media, part_of
-from convstore.wire.steps import arguments_text
 
 _MARK = "agent_framework"
 _ID = "convstore_id"
