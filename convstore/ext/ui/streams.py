@@ -221,7 +221,11 @@ class _Answer:
             self._send(encoder.fail(_INTERRUPTED))
             raise
         except Exception as error:  # noqa: BLE001 - the client is told
-            self._send(encoder.fail(on_error(error) if on_error else _INTERRUPTED))
+            text: object = _INTERRUPTED
+            try:
+                text = on_error(error) if on_error else text
+            finally:  # the client is told, also if the function fails
+                self._send(encoder.fail(text if isinstance(text, str) else _INTERRUPTED))
             if on_error is None:
                 await _log(error, self._screen.chat)  # last, because the server may be down
         finally:

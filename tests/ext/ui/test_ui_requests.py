@@ -298,6 +298,12 @@ BAD: dict[str, Any] = {
     "a file of the server": ai_sdk(
         said("One?", "q1", {"type": "file", "mediaType": "text/plain", "url": "file:///etc"})
     ),
+    "a file that is no Base64": ai_sdk(
+        said("One?", "q1", {"type": "file", "mediaType": "text/plain", "url": "data:text/plain,hi"})
+    ),
+    "an address that is not of the web": ai_sdk(
+        said("One?", "q1", {"type": "file", "mediaType": "text/plain", "url": "httpx://a.example"})
+    ),
     "a deep trigger": ai_sdk(said("One?"), trigger=DEEP),
     "a deep role": ai_sdk({"id": "q1", "role": DEEP, "parts": [{"type": "text", "text": "One?"}]}),
     "a deep type of a file": ai_sdk(
@@ -314,6 +320,21 @@ def test_a_bad_request_is_a_typed_error(name: str) -> None:
     with pytest.raises(ConvstoreError) as raised:
         read_request(BAD[name])
     assert isinstance(raised.value, InvalidInputError)
+
+
+def test_the_newest_question_of_ag_ui_is_asked() -> None:
+    """Whatever props a client forwards; an address may look like data."""
+    url = "https://a.example/x;base64,AA"
+    image = {"type": "image", "source": {"type": "url", "value": url, "mimeType": "image/png"}}
+    history = [{"id": f"q{at}", "role": "user", "content": f"{at}?"} for at in range(3)]
+    body = ag_ui(*history, {"id": "q3", "role": "user", "content": [image]}, forwardedProps=["x"])
+    request = read_request(body, format="ag-ui")
+    assert (request.kind, request.turn_id) == ("ask", "q3")
+    assert request.question
+    assert request.question.content == [{"type": "image", "mime_type": "image/png", "url": url}]
+    decision = [{"interruptId": "r", "status": "cancelled"}]
+    decided_about = read_request(ag_ui(*history, resume=decision), format="ag-ui")
+    assert (decided_about.kind, decided_about.turn_id) == ("decide", "q2")
 
 
 async def test_odd_texts_are_kept_as_they_are(chat: Conversation) -> None:
@@ -428,6 +449,9 @@ def test_the_arguments_of_the_application_are_checked() -> None:
         read_request(body, format=wrong)
     with pytest.raises(InvalidInputError, match="client_tools"):
         read_request(body, client_tools="pick")
+    wrong = {"$ne": ""}
+    with pytest.raises(InvalidInputError, match="request_id"):
+        read_request(ai_sdk(said("Go."), messageId="q1"), request_id=wrong)
 
 
 async def test_a_tool_that_failed_on_the_page_says_so(chat: Conversation) -> None:

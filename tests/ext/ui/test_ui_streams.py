@@ -420,6 +420,31 @@ async def test_a_loop_that_is_cancelled_ends_the_stream(form: Any, chat: Convers
     assert kinds(stream)[-1] == ("error" if form == "ai-sdk" else "RUN_ERROR")
 
 
+def raising(_: Exception) -> str:
+    """Fail in place of telling an error."""
+    raise LookupError("no text")
+
+
+@pytest.mark.parametrize("form", BODIES)
+@pytest.mark.parametrize("told", ["", None, raising])
+async def test_a_client_is_told_whatever_the_application_says_of_an_error(
+    form: Any, told: Any, chat: Conversation
+) -> None:
+    """A function that fails, or returns no text, does not leave the client without an end of the stream."""
+    request = read_request(BODIES[form], format=form)
+    turn = await request.turn(chat)
+
+    async def answer() -> Chunks:
+        yield "Half "
+        raise ValueError
+
+    on_error = told if callable(told) else lambda _: told
+    sent = ui_stream(turn, answer(), request, on_error=on_error)
+    last = events(b"".join([event async for event in sent]).decode())[-1]
+    text = last["errorText" if form == "ai-sdk" else "message"]
+    assert text == told if told == "" else "interrupted" in text
+
+
 @pytest.mark.parametrize("form", BODIES)
 async def test_a_character_may_come_in_two_halves(form: Any, chat: Conversation) -> None:
     """A stream has all of the text, though the first half alone is no text."""
