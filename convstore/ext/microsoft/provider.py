@@ -29,6 +29,7 @@ from convstore.ext.microsoft.messages import (
     note_replies,
     reply_of,
     to_log,
+    without_asked,
 )
 from convstore.integration import TurnAccess, agent_tools
 from convstore.messages.call_ids import with_own_call_ids
@@ -173,12 +174,18 @@ class ConvstoreHistoryProvider(HistoryProvider):
     async def before_run(
         self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]
     ) -> None:
-        """Give a run the view, and the tool that reads back."""
+        """Give a run the view, and the tool that reads back.
+
+        Raises:
+            TurnClosedError: The view has an answer to its question, which has its own `message_id`.
+        """
         token = _RUN.set((agent, context.input_messages))
         try:
             await super().before_run(agent=agent, session=session, context=context, state=state)
         finally:
             _RUN.reset(token)
+        loaded = context.context_messages.get(self.source_id, [])
+        context.input_messages = without_asked(context.input_messages, loaded)
         tools = [
             _tool(bind(self.conversation(context.session_id, state))) for _, bind in self._own_tools
         ]

@@ -24,7 +24,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from made_results import append_hidden, check_hidden
 
 from convstore import ConversationStore, HistoryPolicy, InvalidInputError
-from convstore.exceptions import ContentConflictError, InvalidScopeError
+from convstore.exceptions import ContentConflictError, InvalidScopeError, TurnClosedError
 from convstore.ext.microsoft import ConvstoreHistoryProvider
 from convstore.ext.microsoft.messages import from_log
 from convstore.types import Dropped
@@ -539,3 +539,34 @@ async def test_a_run_that_stores_each_call_is_shown_each_result_once(
     turns = [[message.text for message in turn.messages] async for turn in chat.turns()]
     assert turns == [["What?", "", "sea", "Fish."], ["Sure?", "Yes."]]
     assert not (await store.verify(**chat.scope)).findings
+
+
+@pytest.mark.slow
+async def test_a_run_that_is_repeated_asks_its_question_once(
+    store: ConversationStore, user: str
+) -> None:
+    """One that broke off goes on after it; one that was answered is refused before a model or a tool runs again."""
+    provider = ConvstoreHistoryProvider(store, user_id=user)
+    call = Content.from_function_call("c1", "look", arguments='{"place":"sea"}')
+    client = Scripted(call)
+    agent = Agent(
+        client,
+        tools=[look],
+        context_providers=[provider],
+        require_per_service_call_history_persistence=True,
+    )
+
+    async def ask(text: str = "What?") -> None:
+        question = Message("user", [text], message_id="request-1")
+        await agent.run(question, session=agent.create_session(session_id="seals"))
+
+    with pytest.raises(IndexError):  # the client breaks off
+        await ask()
+    client.script = ["Who?", "Fish."]
+    with pytest.raises(ContentConflictError):
+        await ask("Who?")
+    await ask()
+    assert [message.role for message in client.shown[-1]] == ["user", "assistant", "tool"]
+    with pytest.raises(TurnClosedError):
+        await ask()
+    assert len(client.shown) == 4

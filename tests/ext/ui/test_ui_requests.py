@@ -337,6 +337,28 @@ def test_the_newest_question_of_ag_ui_is_asked() -> None:
     assert (decided_about.kind, decided_about.turn_id) == ("decide", "q2")
 
 
+def test_what_a_client_says_of_a_file_and_a_call_is_checked() -> None:
+    """A name that is no text is none, an answer is about the call that it names, and no other status is taken."""
+    url = f"data:image/png;base64,{PIXEL}"
+    file = {"type": "file", "mediaType": "image/png", "url": url}
+    named = {**file, "filename": "a.png", "metadata": {"filename": "b.png"}}
+    for part, name in ((named, "a.png"), ({**file, "filename": {"$ne": ""}}, None)):
+        question = read_request(ai_sdk(said("Look.", "q1", part))).question
+        assert question
+        [_, block] = question.content
+        assert isinstance(block, dict)
+        assert block.get("extras", {}).get("filename", block.get("filename")) == name
+    question_of_user = {"id": "q1", "role": "user", "content": "Go."}
+    payload = {"approved": True, "id": "r2"}
+    answered = {"interruptId": "r1", "status": "resolved", "payload": payload}
+    request = read_request(ag_ui(question_of_user, resume=[answered]), format="ag-ui")
+    assert [*request.decisions] == ["r1"]
+    for status in ("approved", None, {"$ne": ""}):
+        wrong = ag_ui(question_of_user, resume=[{**answered, "status": status}])
+        with pytest.raises(InvalidInputError, match="status"):
+            read_request(wrong, format="ag-ui")
+
+
 async def test_odd_texts_are_kept_as_they_are(chat: Conversation) -> None:
     """NUL, lone surrogates and long texts are a question like any other."""
     for at, text in enumerate(("\0", "half \ud83d", "long " * 100_000)):
