@@ -743,6 +743,24 @@ async def test_what_a_loop_yields_besides_is_not_shown(chat: Conversation) -> No
     assert turn.is_finished
 
 
+async def test_what_is_appended_is_shown_while_the_loop_yields_nothing(chat: Conversation) -> None:
+    """The page has each reply of a loop that does not stream before the loop goes on."""
+    is_shown = asyncio.Event()
+
+    async def loop(turn: TurnSession) -> AsyncGenerator[Any, None]:
+        await turn.append(AIMessage("They do."))
+        await is_shown.wait()
+        yield object()
+
+    request = read_request(ASKED)
+    turn = await request.turn(chat)
+    async with asyncio.timeout(10):
+        async for event in ui_stream(turn, loop(turn), request):
+            if b"They do." in event:
+                is_shown.set()
+    assert turn.is_finished
+
+
 @pytest.mark.parametrize(
     "junk", [{"type": ["text"], "text": 1}, {"type": "text", "text": ["x"]}, {"toolCallId": {}}]
 )
