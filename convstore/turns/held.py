@@ -239,7 +239,6 @@ class HeldTurn:
         by_id = {message.id: message for message in messages}
         self.first_answer = self.first_answer or ""
         self.record.add(entry.messages, [by_id[item.id] for item in entry.messages], event)
-        self.unsure.difference_update(item.id for item in entry.messages)
         self.changed.set()
 
     def forget(self, reply: StreamedReply) -> None:
@@ -349,6 +348,7 @@ class HeldTurn:
             options=replace(addition.options, question=self.record.turn_id),
         )
         self.tail = written.totals
+        self.unsure.difference_update(written.receipt.message_ids)
         if written.entry:
             event = EVENT.of(written.entry) if addition.event else None
             self._take_over(written.entry, messages, event)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from mongomock_motor import AsyncMongoMockClient
 
 from convstore import Conversation, ConversationStore
-from convstore.exceptions import SchemaVersionError
+from convstore.exceptions import SchemaVersionError, StoreUnavailableError
 from convstore.integration import HeldTurn, RunTurn, TurnAccess, host_of
+from convstore.mongo.log import Log
 
 QUESTION = HumanMessage("Do seals sleep?", id="q1")
 ANSWER = AIMessage("They do.", id="a1")
@@ -70,3 +72,58 @@ async def test_a_process_that_a_migration_excludes_gives_its_turn_up(
             with pytest.raises(SchemaVersionError):
                 await works[work]()
         assert held.is_lost
+
+
+async def test_another_answer_brings_the_summary_before_it_back() -> None:
+    """The newest summary covers messages that the answer hides; an earlier one does not, and is shown at once."""
+    texts = iter(["Earlier.", "Later."])
+
+    async def summarize(_messages: Sequence[BaseMessage], _summary: str | None) -> str:
+        return next(texts)
+
+    store = ConversationStore(AsyncMongoMockClient()["app"], summarizer=summarize)
+    await store.setup()
+    chat = store.conversation(user_id="ada", thread_id="t")
+    for first in (0, 12):
+        for number in range(first, first + 12):
+            await chat.append([HumanMessage("Why?", id=f"q{number}"), AIMessage("So.")])
+        assert (await chat.compact(force=True)).status == "done"
+    assert "Later." in str((await chat.load_history()).summary)
+    async with await chat.turn("q12", regenerate="again") as turn:
+        await turn.append(AIMessage("Because."))
+    assert "Earlier." in str((await chat.load_history()).summary)
+
+
+async def test_a_turn_with_an_open_call_is_not_done(chat: Conversation) -> None:
+    """A run that ended with the result of another call leaves it to the next run."""
+    async with await chat.turn("q1", human=QUESTION.text) as turn:
+        called = [{"name": "look", "args": {}, "id": id_} for id_ in ("c1", "c2")]
+        await turn.append(AIMessage("", tool_calls=called))
+        await turn.add_result(turn.open_calls[0], "found")
+        await _held(chat).finish(if_done=True)
+        assert turn.is_running
+        await turn.add_result(turn.open_calls[0], "found")
+        await _held(chat).finish(if_done=True)
+        assert not turn.is_running
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+async def test_only_the_retry_of_a_reply_is_taken_for_it(
+    chat: Conversation, monkeypatch: pytest.MonkeyPatch, *, is_written: bool
+) -> None:
+    """A model may say the same twice, without ids, also after an append of unknown outcome was repeated."""
+    async with await chat.turn("q1", human=QUESTION.text) as turn:
+        insert = Log.insert
+
+        async def unavailable(*given: Any, **options: Any) -> None:
+            if is_written:
+                await insert(*given, **options)
+            raise StoreUnavailableError("no answer")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Log, "insert", unavailable)
+            with pytest.raises(StoreUnavailableError):
+                await turn.append(AIMessage("They do."))
+        for _ in range(2):
+            await turn.append(AIMessage("They do."))
+    assert [message.text async for message in chat.messages()] == [QUESTION.text, *["They do."] * 2]
