@@ -451,7 +451,12 @@ def fill_slots(
 
 
 def answers_in(messages: Sequence[BaseMessage]) -> dict[str, ToolMessage]:
-    """Return the results among messages that have ids, by the ids that `result_id` makes for their calls."""
+    """Return the results among messages that have ids, by the ids that `result_id` makes for their calls.
+
+    >>> call = AIMessage("", tool_calls=[{"name": "add", "args": {}, "id": "c"}], id="a")
+    >>> list(answers_in([call, ToolMessage("7", tool_call_id="c", id="r")])) == [result_id("a", "c")]
+    True
+    """
     slots, _ = fill_slots(messages)
     found = dict[str, ToolMessage]()
     for slot in chain.from_iterable(slots.values()):

@@ -517,6 +517,8 @@ async def test_a_copy_that_was_given_up_replaces_nothing(
         assert [finding.repaired for finding in report.findings] == [False]
         assert await id_of(own, chat) == old
         assert await own["log"].distinct("conversation") == [old]
+        ended = {"conversation": old, "sweep_at": {"$exists": True}}
+        assert await own["heads"].count_documents(ended) == 0
     assert (await repair(own, chat)).ok
     assert await texts(ConversationStore(own).conversation(**chat.scope)) == [
         "q0",
