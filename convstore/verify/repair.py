@@ -47,7 +47,10 @@ _MOVE_AFTER = timedelta(seconds=APPEND_SECONDS + SETTLE_SECONDS + ID_LIFETIME + 
 """Delay after which every append that a process with the old id began has ended."""
 
 _ROOM = 1_000
-"""Source ids that the copy leaves to late writers, who number their sources as the log says."""
+"""Source ids that the copy leaves to late writers, who number their sources as the log says.
+
+An entry with more is not moved: a number that a model was shown never changes. It is gone with the log, after 30 days.
+"""
 
 _CHARACTERS_AT_ONCE = 4_000_000
 _CLOCKS_DIFFER = timedelta(hours=1)

@@ -334,3 +334,24 @@ def test_a_message_is_unread_until_a_model_was_shown_it() -> None:
         }
         expected = asked - read_by_definition(messages[: end - 1])
         assert unread(shown) == expected, [(m.type, m.turn, m.saw) for m in messages]
+
+
+def test_an_earlier_question_in_the_same_entry_supersedes_nothing() -> None:
+    """The turn is folded from the entry on that has its question, which has the turn before it, too."""
+    log = Log()
+    log.append(HumanMessage("Orcas?", id="q1"), AIMessage("Yes."), HumanMessage("Seals?", id="q2"))
+    turn = LoggedTurn(log.questions["q2"], "q2")
+    for entry in log.entries:
+        turn.add(entry.messages, EVENT.of(entry))
+    assert turn.over == ""
+    log.append(HumanMessage("Whales?", id="q3"))
+    turn.add(log.entries[-1].messages)
+    assert turn.over == "superseded"
+
+
+def test_a_result_says_by_its_id_which_of_two_calls_it_answers() -> None:
+    """Two calls of a turn have the same id, and the first one is answered last."""
+    log = Log()
+    log.append(HumanMessage("Orcas?", id="q"), calling("c1", "a"), calling("c2", "a"))
+    log.append(ToolMessage("1", tool_call_id="a", id=result_id("c1", "a")))
+    assert [call.message.id for call in log.turn("q").open_calls] == ["c2"]
