@@ -372,6 +372,7 @@ def test_scope_keys_are_checked_at_once(sessions: ConversationStore) -> None:
         {"user_id": "ada", "thread_id": "x"},
         {"user_id": "ada", "project": "user_id"},
         {"user_id": ""},
+        {"user_id": "ada", "project_key": "garden"},
     ):
         with pytest.raises(InvalidScopeError):
             ConvstoreSessionStore(sessions, **wrong)

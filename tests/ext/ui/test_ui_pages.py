@@ -403,6 +403,17 @@ async def test_what_a_provider_cites_and_runs_is_shown(chat: Conversation, form:
     assert page.report == ()
 
 
+@pytest.mark.parametrize("id_", ["", "half \ud83d"])
+async def test_calls_are_named_apart(id_: str, chat: Conversation) -> None:
+    """Calls without an id too, and those whose ids differ only in what is no text."""
+    calls = [call("search", id_), call("search", id_.replace("\ud83d", "\ud83e"))]
+    await chat.append([HumanMessage("Go.", id="q1"), AIMessage("", tool_calls=calls, id="a1")])
+    shown = parts(await ui_messages(chat), "answer:q1")[1:]
+    ids = {part["toolCallId"] for part in shown}
+    assert len(ids - {""}) == 2
+    assert all(name.isprintable() for name in ids)
+
+
 async def test_a_call_that_a_turn_left_open_is_an_error(chat: Conversation) -> None:
     """A page does not wait for its result for ever."""
     await chat.append(
