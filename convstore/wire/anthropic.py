@@ -397,5 +397,4 @@ def _mark(
     for message in {id(item): item for item in (*messages[:finished][-1:], messages[-1])}.values():
         if isinstance(message["content"], str):
             message["content"] = [{"type": "text", "text": message["content"]}]
-        blocks = [block for block in message["content"] if block["type"] not in _SIGNED]
-        blocks[-1]["cache_control"] = control
+        message["content"][-1]["cache_control"] = control  # no thinking: something follows it

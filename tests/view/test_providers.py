@@ -428,7 +428,7 @@ def test_blocks_that_the_package_takes_stay() -> None:
     google = {"type": "media", "mime_type": "video/mp4", "file_uri": "gs://a/b"}
     for provider, blocks in (
         ("anthropic", [SEARCH, document, {"type": "container_upload", "file_id": "file_1"}]),
-        ("openai", [audio, items]),
+        ("openai", [audio, items, {"type": "file", "file": {"file_id": "file-1"}}]),
         ("google_genai", [google]),
     ):
         message = HumanMessage(blocks)

@@ -526,3 +526,52 @@ def test_only_calls_have_arguments(kind: str) -> None:
     """Texts have none, so no key stands for what has no id."""
     found = _reply(KINDS[kind]).arguments
     assert found == {"t1": '{"n": 1}', "t2": '{"n": 2}'}
+
+
+def test_only_the_first_choice_is_the_reply() -> None:
+    """Chunks of others come between, if a request asked for several."""
+    other = {"index": 1, "delta": {"content": "No."}, "finish_reason": "stop"}
+    chunks = [_chat({"content": "Y"}), {"choices": [other]}, _chat({"content": "es."}, "stop")]
+    assert normalize_messages(_reply(chunks).whole())[0].text == "Yes."
+
+
+def test_what_is_no_text_is_said_once() -> None:
+    """Servers repeat fields in each chunk, and the name of a call that has an id without its id."""
+    named = {"index": 0, "function": {"name": "search", "arguments": ": 1}"}}
+    chunks = [
+        _chat({"tool_calls": [_function(0, '{"n"', id="t1")], "tier": "a"}),
+        _chat({"tool_calls": [named | {"function": {**named["function"], "name": "find"}}]}),
+        _chat({"tier": "b"}, "tool_calls"),
+    ]
+    message = _reply(chunks).whole()["choices"][0]["message"]
+    assert message["tier"] == "a"
+    [call] = message["tool_calls"]
+    assert call["function"] == {"name": "search", "arguments": '{"n": 1}'}
+
+
+@each_case(
+    ("details", "texts"),
+    [
+        ([{"text": "A"}, {"type": "reasoning.encrypted"}, {"text": "B"}], ["A", None, "B"]),
+        ([{"text": "A"}, {"text": "B"}], ["AB"]),
+        (
+            [{"index": 0, "id": "r1", "text": "A"}, {"index": 0, "id": "r2", "text": "B"}],
+            ["A", "B"],
+        ),
+        ([{"index": 0, "id": "r1", "text": "A"}, {"index": 0, "text": "B"}], ["AB"]),
+    ],
+)
+def test_details_of_reasoning_stay_apart(details: Any, texts: Any) -> None:
+    """A text goes on with the one before it, unless another detail came between, or it has another id."""
+    chunks = [
+        _chat({"reasoning_details": [{"type": "reasoning.text", **each}]}) for each in details
+    ]
+    made = _reply(chunks).message()["choices"][0]["message"]["reasoning_details"]
+    assert [each.get("text") for each in made] == texts
+
+
+def test_a_stream_may_begin_with_its_failure() -> None:
+    """A gateway answers with nothing but an error: that is named, and no chunk of an unknown kind."""
+    reply = _reply([{"error": {"code": "overloaded", "message": "secret"}}])
+    with pytest.raises(InvalidInputError, match="the provider reported overloaded"):
+        reply.whole()
