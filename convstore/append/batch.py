@@ -248,11 +248,6 @@ def prepare(
     )
 
 
-def _identity(plain: EncodedMessage) -> bytes:
-    """Return the digests of a message that is encoded whatever the batch; see `EntryMessage.identity`."""
-    return digest_of(plain.body) + (digest_of(plain.payload) if plain.payload else b"")
-
-
 def _entry_bytes(prepared: Prepared) -> int:
     """Estimate the bytes that a message and its sources take in an entry."""
     sources = sum(200 + len(source.title) + len(source.url) for source in prepared.sources)
@@ -467,7 +462,7 @@ class _Preparation:
             shown,
             digest_of(payload[:shown]) if 0 < shown < own else b"",
             encoded.is_edged,
-            b"" if encoded[:2] == plain[:2] else _identity(plain),
+            b"" if encoded[:2] == plain[:2] else plain.digests,
         ), chunks
 
 

@@ -372,21 +372,6 @@ def _values(member: _Member) -> list[str]:
     return [*values, member.cost] if member.costs else values
 
 
-async def row_documents(
-    store: ConversationStore, rows: Sequence[ListRow], prices: Prices
-) -> list[dict[str, Any]]:
-    """Return the documents of conversations, as the list has them."""
-    from convstore.ext.sums import cost_columns  # noqa: PLC0415 - loads the database driver
-    from convstore.integration import host_of  # noqa: PLC0415 - as above
-    from convstore.values.list_rows import document_of  # noqa: PLC0415 - as above
-
-    named = await host_of(store).titled([row.info for row in rows])
-    return [
-        document_of(row, info.title, cost_columns(row.info, prices))
-        for row, info in zip(rows, named, strict=True)
-    ]
-
-
 def name_of(scope: Mapping[str, str]) -> str:
     """Return a scope as `convstore show` takes it, on one line."""
     return plain(shlex.join(f"{key}={value}" for key, value in scope.items()))

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.list_ import name_of, row_documents
+from convstore.cli.list_ import name_of
 from convstore.cli.named import opened_conversation
 from convstore.cli.options import (
     Policy,
@@ -144,7 +144,7 @@ async def _log_answer(
     chat: Conversation, prices: Prices, *, limit: int, before: int | None, full: bool
 ) -> Answer:
     from convstore.edges import with_children  # noqa: PLC0415 - loads the database driver
-    from convstore.ext.sums import bill_for  # noqa: PLC0415 - as above
+    from convstore.ext.sums import bill_for, row_documents  # noqa: PLC0415 - as above
     from convstore.integration import host_of, row_of  # noqa: PLC0415 - as above
 
     messages = await chat.list_messages(limit=limit, before=before, full=full)

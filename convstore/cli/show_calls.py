@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.list_ import name_of, row_documents
+from convstore.cli.list_ import name_of
 from convstore.cli.output import Answer, new_table, plain
 from convstore.exceptions import InvalidInputError
 from convstore.values.plain import counted, money
@@ -31,6 +31,7 @@ _KEPT_VIEWS = 4
 async def calls_answer(chat: Conversation, *, limit: int, before: int | None) -> Answer:
     """Answer with the calls of the model among the newest messages, and the next one."""
     from convstore.ext.model_calls import AROUND, Calls  # noqa: PLC0415 - loads langchain
+    from convstore.ext.sums import row_documents  # noqa: PLC0415 - as above
     from convstore.integration import row_of  # noqa: PLC0415 - as above
 
     most = min(limit + AROUND, _MOST_MESSAGES)  # a call before the first one, to compare with

@@ -19,11 +19,12 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from convstore import Conversation, ConversationStore
 from convstore.edges import with_children
 from convstore.exceptions import ConvstoreError
-from convstore.integration import log_of
+from convstore.integration import host_of, log_of
 from convstore.messages.provenance import model_of
 from convstore.messages.usage import usage_in
 from convstore.sources.stub import RETRIEVAL_TOOL, stub_sources
 from convstore.types import ConversationInfo, StoredMessage
+from convstore.values.list_rows import ListRow, document_of
 from convstore.values.usage import Prices, Usage, cost_of
 
 _Sum = TypeVar("_Sum")
@@ -119,6 +120,17 @@ def cost_columns(info: ConversationInfo, prices: Prices) -> dict[str, Any]:
     """Return what a conversation cost, without its sub-agents, for a row of a list; nothing without prices."""
     bill = bill_for("", [info], prices).bill()
     return {name: bill[name] for name in ("cost", "tokens_without_price")} if prices else {}
+
+
+async def row_documents(
+    store: ConversationStore, rows: Sequence[ListRow], prices: Prices
+) -> list[dict[str, Any]]:
+    """Return the rows of a list as programs get them; a cost is without that of sub-agents."""
+    named = await host_of(store).titled([row.info for row in rows])
+    return [
+        document_of(row, info.title, cost_columns(row.info, prices))
+        for row, info in zip(rows, named, strict=True)
+    ]
 
 
 @dataclass(slots=True)

@@ -131,6 +131,11 @@ class EncodedMessage(NamedTuple):
     has_content: bool = False
     has_large_fields: bool = False
 
+    @property
+    def digests(self) -> bytes:
+        """The digest of its body, and that of its payload if it has one."""
+        return digest_of(self.body) + (digest_of(self.payload) if self.payload else b"")
+
 
 @dataclass(slots=True)
 class _Payload:

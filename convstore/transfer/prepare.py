@@ -282,8 +282,4 @@ def _with_digests(codec: Codec, messages: Sequence[BaseMessage]) -> list[tuple[B
             raise InvalidInputError(
                 "larger than 1 MB in fields of fewer than 500 characters each; join or shorten them"
             )
-    digests = [
-        digest_of(form.body) + (digest_of(form.payload) if form.payload else b"")
-        for form in encoded
-    ]
-    return list(zip(messages, digests, strict=True))
+    return [(message, form.digests) for message, form in zip(messages, encoded, strict=True)]

@@ -26,7 +26,7 @@ from convstore.ext.inspector.list_selection import (
     words_in,
 )
 from convstore.ext.inspector.rendering import number_in, render
-from convstore.ext.sums import cost_columns
+from convstore.ext.sums import row_documents
 from convstore.integration import host_of, marks_of
 from convstore.values.json_form import json_values
 from convstore.values.list_rows import (
@@ -35,7 +35,6 @@ from convstore.values.list_rows import (
     ListRow,
     chips_of,
     columns_of,
-    document_of,
     scope_choices,
 )
 from convstore.values.reports import ConversationHits, SearchResult
@@ -94,13 +93,7 @@ async def exported_list(
     A row has what `convstore list --json` says of a conversation; its cost is without its sub-agents.
     """
     found = await select(request, store, permitted)
-    named = await host_of(store).titled([row.info for row in found.rows])
-    rows = json_values(
-        [
-            document_of(row, info.title, cost_columns(row.info, prices))
-            for row, info in zip(found.rows, named, strict=True)
-        ]
-    )
+    rows = json_values(await row_documents(store, found.rows, prices))
     headers = {"Content-Disposition": f'attachment; filename="conversations.{form}"'}
     if form == "json":
         written = json.dumps(rows, indent=1)
