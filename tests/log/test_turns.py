@@ -355,3 +355,16 @@ def test_a_result_says_by_its_id_which_of_two_calls_it_answers() -> None:
     log.append(HumanMessage("Orcas?", id="q"), calling("c1", "a"), calling("c2", "a"))
     log.append(ToolMessage("1", tool_call_id="a", id=result_id("c1", "a")))
     assert [call.message.id for call in log.turn("q").open_calls] == ["c2"]
+
+
+def test_a_call_that_the_totals_did_not_keep_is_answered_by_its_own_result() -> None:
+    """The id of the result says so: 300 calls have one id, and the last ones are answered in another order."""
+    log = Log()
+    log.append(HumanMessage("Orcas?", id="q"), calling("c1", *["a"] * 300))
+    kept = len(log.entries[-1].totals.calls)
+    ids = [result_id("c1", "a", position) for position in range(300)]
+    in_turn = [*ids[:kept], *reversed(ids[kept:])]
+    log.append(*[ToolMessage("5", tool_call_id="a", id=id_) for id_ in in_turn], turn="q")
+    results = log.turn("q").results
+    assert kept < len(results) == len(ids)
+    assert all(result.id == id_ for id_, result in results.items())
