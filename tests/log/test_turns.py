@@ -368,3 +368,32 @@ def test_a_call_that_the_totals_did_not_keep_is_answered_by_its_own_result() -> 
     results = log.turn("q").results
     assert kept < len(results) == len(ids)
     assert all(result.id == id_ for id_, result in results.items())
+
+
+def test_a_result_without_a_name_answers_the_newest_call_that_is_left() -> None:
+    """Two messages have 300 calls each, all with one id, of which the totals keep some."""
+    log = Log()
+    log.append(HumanMessage("Orcas?", id="q"), calling("c1", *["a"] * 300))
+    log.append(calling("c2", *["a"] * 300), turn="q")
+    kept = [call.result for call in log.entries[-1].totals.calls]
+    log.append(*[ToolMessage("5", tool_call_id="a", id=id_) for id_ in kept], turn="q")
+    before = {call.result_id for call in log.turn("q").without_result}
+    log.append(ToolMessage("5", tool_call_id="a"), turn="q")
+    [answered] = before - {call.result_id for call in log.turn("q").without_result}
+    left = [position for position in range(300) if result_id("c2", "a", position) in before]
+    assert answered == result_id("c2", "a", left[0])
+
+
+def test_the_end_of_the_log_settles_how_a_turn_ended() -> None:
+    """Also if the event that ended it was rewound, or was not read, and if a later question was asked."""
+    log = Log()
+    log.append(HumanMessage("Orcas?", id="q"), calling("c1", "a"))
+    log.append(event=TurnEvent("finish", "q", question=1))
+    turn = log.turn("q")
+    tail = log.entries[-1].totals
+    assert turn.over == "finished"
+    for over in ("", "stopped"):
+        turn.settle(replace(tail, over=over))
+        assert turn.over == over
+    turn.settle(replace(tail, over="", turn=9))
+    assert (turn.over, turn.is_superseded) == ("stopped", True)
