@@ -397,3 +397,14 @@ def test_the_end_of_the_log_settles_how_a_turn_ended() -> None:
         assert turn.over == over
     turn.settle(replace(tail, over="", turn=9))
     assert (turn.over, turn.is_superseded) == ("stopped", True)
+
+
+def test_a_turn_goes_on_once_a_later_question_was_rewound() -> None:
+    """The end of the log says that it is the newest one again."""
+    log = Log()
+    log.append(HumanMessage("Orcas?", id="q"), calling("c1", "a"))
+    log.append(HumanMessage("Seals?", id="later"))
+    turn = log.turn("q")
+    assert turn.over == "superseded"
+    turn.settle(log.entries[0].totals)
+    assert [call.result_id for call in turn.open_calls] == [result_id("c1", "a")]
