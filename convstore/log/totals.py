@@ -29,7 +29,7 @@ from convstore.log.facts.imported import IMPORTED
 from convstore.messages.provenance import model_of
 from convstore.messages.stop_reasons import cut_reason
 from convstore.messages.text import text_of
-from convstore.messages.tool_calls import Call, calls_of, is_paused, result_id
+from convstore.messages.tool_calls import Call, answered_by, calls_of, is_paused, result_id
 from convstore.messages.usage import usage_in
 from convstore.values.stamps import size_in
 from convstore.values.usage import Usage
@@ -133,7 +133,8 @@ class OpenCalls:
         if not candidates:
             return None
         # Of several calls with one id the one that the result was made for, else the last.
-        call = next((call for call in candidates if call.result == result.id), candidates[-1])
+        made_for = answered_by(str(result.id))
+        call = next((call for call in candidates if call.result == made_for), candidates[-1])
         calls.remove(call)
         if not calls:
             self._calls.pop(result.tool_call_id, None)

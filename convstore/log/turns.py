@@ -14,7 +14,7 @@ from typing import NamedTuple
 from convstore.log.entry import Entry, EntryMessage, Over, Totals
 from convstore.log.facts.branch import own_totals
 from convstore.log.facts.event import EVENT, TurnEvent
-from convstore.messages.tool_calls import result_id
+from convstore.messages.tool_calls import answered_by, result_id
 from convstore.values.turns import Decision, OverBy, Pause
 
 
@@ -81,7 +81,7 @@ class LoggedTurn:
 
     def _answered(self, result: EntryMessage) -> str:
         """Return the `result_id` of the open call that a result answers, "" if there is none."""
-        known = result.answers or result.id
+        known = result.answers or answered_by(result.id)
         if known in self._open:
             return known
         if result.answers or not result.call:

@@ -119,7 +119,7 @@ class _OpenCalls:
         self._answers = answers
         # The top of each stack is the first open call of the latest message, so every result finds its call in O(1).
         self._stacks: defaultdict[str, list[Slot]] = defaultdict(list)
-        self._by_result_id: dict[str | None, Slot] = {}
+        self._by_result_id: dict[str, Slot] = {}
 
     def add(self, slots: Sequence[Slot]) -> None:
         self._by_result_id |= {slot.own_id: slot for slot in slots if slot.own_id}
@@ -133,7 +133,8 @@ class _OpenCalls:
             stack.pop()
         if not stack:
             return False
-        own = self._by_result_id.get(self._answers.get(result.id or "", result.id))
+        given = result.id or ""
+        own = self._by_result_id.get(self._answers.get(given) or answered_by(given))
         is_open = own is not None and own.result is None and own.call.id == result.tool_call_id
         (own if own is not None and is_open else stack[-1]).result = index
         return True
@@ -190,6 +191,24 @@ def result_id(ai_message_id: str, call_id: str, position: int = 0) -> str:
     return sha256(
         json.dumps(["convstore result", ai_message_id, call_id, position]).encode()
     ).hexdigest()[:32]
+
+
+def later_result_id(made_for: str, number: int) -> str:
+    """Return the id of a later result of a call, for one whose earlier results were rewound; see `answered_by`.
+
+    >>> later_result_id("cac4", 2)
+    'cac4.2'
+    """
+    return f"{made_for}.{number}"
+
+
+def answered_by(id_: str) -> str:
+    """Return the `result_id` of the call that the id of a result names, if it was made for a call.
+
+    >>> answered_by("cac4"), answered_by("cac4.2")
+    ('cac4', 'cac4')
+    """
+    return id_.partition(".")[0]
 
 
 def result_ids(message: BaseMessage) -> list[str]:

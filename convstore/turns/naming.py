@@ -3,7 +3,8 @@
 Caching proxies, LangChain's cache and servers with short ids give one id to several replies, so an id alone does not
 say that a reply was appended before. A retry is the turn's last AI message with equal content and no result after it,
 but for results of the same append. Any other message with an id that the log has is another message. Its new id
-derives from the turn, its own id and its ordinal, so that the same append finds it again.
+derives from the turn, its own id and its ordinal, so that the same append finds it again. That of a result for a call
+whose earlier results were rewound names the call: calls of one turn may have equal ids.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import NamedTuple, TypeVar
 from uuid import NAMESPACE_OID, uuid5
 
@@ -21,7 +23,7 @@ from convstore.exceptions import ContentConflictError
 from convstore.log.entry import OpenCall
 from convstore.log.totals import OpenCalls
 from convstore.log.turn_record import TurnRecord
-from convstore.messages.tool_calls import calls_of
+from convstore.messages.tool_calls import answered_by, calls_of, later_result_id
 
 _Result = TypeVar("_Result")
 Write = Callable[[list[BaseMessage], frozenset[str]], Awaitable[_Result]]
@@ -179,7 +181,9 @@ class Naming:
         if type(message) is not type(stored) or id_ in self.taken:
             return False
         if given not in self.nameless:
-            return id_ in (given, derived_id(self.key, given, self.record.ordinals[id_]))
+            derived = derived_id(self.key, given, self.record.ordinals[id_])
+            is_later = isinstance(message, ToolMessage) and answered_by(id_) == given
+            return id_ in (given, derived) or is_later
         if isinstance(message, ToolMessage) and isinstance(stored, ToolMessage):
             return message.tool_call_id == stored.tool_call_id
         return id_ in self.unsure
@@ -209,12 +213,17 @@ class Naming:
         stored = self.record.result(made_for)
         if stored is not None and (is_nameless or given == made_for):
             return str(stored.id)
-        return self._free_id(made_for, ordinal) if made_for in self.taken else made_for
+        return self._free_result_id(made_for) if made_for in self.taken else made_for
+
+    def _free_result_id(self, made_for: str) -> str:
+        """Return an id that no other message has, and that says which call the result answers."""
+        later = (later_result_id(made_for, number) for number in count(2))
+        return next(id_ for id_ in later if id_ not in self.taken)
 
     def _known_call(self, result: ToolMessage) -> str:
         """Return the `result_id` of the call that a result names, of several that with an equal result; "" for none."""
         record = self.record
-        if call := record.find_call(str(result.id)):
+        if call := record.find_call(answered_by(str(result.id))):
             return call.result_id
         same = (result.tool_call_id, result.content)
         for id_ in record.fold.results:

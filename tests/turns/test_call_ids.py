@@ -1,4 +1,4 @@
-"""Results without ids of parallel calls that a model gave one id, as an own loop appends them."""
+"""Results of calls that a model gave one id: of parallel calls, and of calls in two steps of a turn."""
 
 from __future__ import annotations
 
@@ -50,3 +50,27 @@ async def test_results_that_are_appended_again_write_nothing(chat: Conversation)
         alone = await turn.append(_results()[0])
     assert (again.written, again.message_ids) == (0, first.message_ids)
     assert (alone.written, alone.message_ids) == (0, first.message_ids[:1])
+
+
+async def test_a_rejection_is_not_the_result_of_a_later_call_with_the_same_id(
+    chat: Conversation,
+) -> None:
+    """However often its result is rewound, it is given again for its own call; the other call stays open."""
+    call = {"name": "pay", "args": {}, "id": "call_0"}
+    async with await chat.turn("r1", human="Pay both.") as turn:
+        await turn.append(AIMessage("", tool_calls=[call], id="first"))
+        await turn.wait_for(turn.open_calls[0])
+        [asked] = turn.waiting_calls
+    await chat.decide("r1", asked.result_id, "reject")
+    for step in ("second", "third"):
+        [last] = await chat.list_messages(limit=1)
+        await chat.rewind(before_id=str(last.message.id))
+        await chat.append(AIMessage("", tool_calls=[call], id=step), turn="r1")
+        for _ in range(2):
+            async with await chat.turn("r1") as turn:
+                assert [call.message_id for call in turn.open_calls] == [step]
+                assert [message.type for message in turn.messages[-2:]] == ["ai", "tool"]
+        assert turn.messages[-1].text.startswith("User rejected")
+        await chat.rewind(before_id=step)
+        async with await chat.turn("r1") as turn:
+            assert turn.messages[-1].text.startswith("User rejected")

@@ -81,7 +81,7 @@ def test_a_block_is_read_as_its_api_sent_it() -> None:
 
 def test_the_name_of_a_function_is_not_lost() -> None:
     """The text says it, so the request lacks nothing."""
-    request = anthropic(FunctionMessage("4", name="count"))
+    request = anthropic(FunctionMessage(content="4", name="count"))
     assert content_of(request)[0]["text"] == "[Result of the function count]"
     assert request.dropped == ()
 

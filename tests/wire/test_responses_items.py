@@ -72,7 +72,7 @@ def test_an_item_is_sent_once_and_whole(answers: list[AIMessage], expected: Any)
     request = request_of(*answers, model="gpt-5")
     assert kinds_and_ids(request) == expected
     sent = sum(kind == "reasoning" for kind, _ in expected)
-    given = sum(block["type"] == "reasoning" for each in answers for block in each.content)  # type: ignore[index]
+    given = sum(block["type"] == "reasoning" for each in answers for block in each.content)
     assert ("reasoning" in {loss.part for loss in request.dropped}) is (sent < given)
 
 

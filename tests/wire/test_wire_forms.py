@@ -684,7 +684,7 @@ def test_only_a_user_shows_images_and_has_a_name_of_his_own() -> None:
     """Chat Completions takes no image of the system; the name of a function is not that of a user."""
     image = {"type": "image", "base64": "iVBORw0KGgo=", "mime_type": "image/png"}
     system, function = History(
-        messages=[SystemMessage([image]), FunctionMessage("4", name="count")]
+        messages=[SystemMessage([image]), FunctionMessage(content="4", name="count")]
     ).to_openai()
     assert system == {"role": "system", "content": "[image, image/png, 8 bytes]"}
     assert function["content"][0]["text"] == "[Result of the function count]"

@@ -345,7 +345,7 @@ def test_what_a_client_says_of_a_file_and_a_call_is_checked() -> None:
     for part, name in ((named, "a.png"), ({**file, "filename": {"$ne": ""}}, None)):
         question = read_request(ai_sdk(said("Look.", "q1", part))).question
         assert question
-        [_, block] = question.content
+        block = question.content[-1]
         assert isinstance(block, dict)
         assert block.get("extras", {}).get("filename", block.get("filename")) == name
     question_of_user = {"id": "q1", "role": "user", "content": "Go."}
