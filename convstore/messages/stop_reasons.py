@@ -21,6 +21,7 @@ FILTERED: Final = frozenset(
         "language",
         "model_armor",
         "prohibited_content",
+        "pup_limited_disabled",
         "recitation",
         "refusal",
         "safety",
@@ -30,14 +31,22 @@ FILTERED: Final = frozenset(
 """The model, or a filter of OpenAI, Anthropic, Google or Amazon, refused the reply and ended it where it was."""
 
 _CUT: Final = FILTERED | {
+    "continuation",
     "incomplete",
     "length",
+    "malformed_function_call",
+    "malformed_model_output",
+    "malformed_response",
+    "malformed_tool_use",
     "max_output_tokens",
     "max_tokens",
+    "missing_thought_signature",
     "model_context_window_exceeded",
     "model_length",
+    "too_many_tool_calls",
+    "unexpected_tool_call",
 }
-"""The output limit, or a filter, ended the reply where it was."""
+"""A limit, a filter, or a call that Google or Amazon could not read ended the reply where it was."""
 
 FAILED_REASONS: Final = frozenset(
     {"abort", "cancelled", "error", "failed", "insufficient_system_resource", "network_error"}

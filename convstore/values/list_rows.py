@@ -30,7 +30,7 @@ LABELS: Mapping[str, str] = {
     "interrupted": "broke off",
     "asked": "no answer",
     "imported": "imported",
-    "cut": "cut at the limit",
+    "cut": "cut off",
     "refused": "refused",
     "stopped": "stopped",
 }

@@ -55,6 +55,22 @@ async def test_every_filter_refuses_a_reply(chat: Conversation, key: str, reason
     assert await _state(chat) == "refused"
 
 
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("finish_reason", "MALFORMED_FUNCTION_CALL"),
+        ("finish_reason", "TOO_MANY_TOOL_CALLS"),
+        ("stopReason", "malformed_tool_use"),
+    ],
+)
+async def test_a_reply_with_a_call_that_nobody_could_read_is_cut(
+    chat: Conversation, key: str, reason: str
+) -> None:
+    """Google and Amazon end it there, often without any text: it is no finished answer."""
+    await chat.append([_asked("q1"), AIMessage("", response_metadata={key: reason})])
+    assert await _state(chat) == "cut"
+
+
 async def test_a_rewind_shows_the_state_before(chat: Conversation) -> None:
     """Of the question that is the newest one again, with the answers that are left of it."""
     await chat.append([_asked("q1"), _said("length")])

@@ -99,7 +99,7 @@ async def test_each_state_is_a_button_with_its_number(
         "broke off": 1,
         "no answer": 1,
         "failed tools": 1,
-        "cut at the limit": 1,
+        "cut off": 1,
         "refused": 1,
         "rated down": 1,
         "over 80 %": 1,
@@ -192,7 +192,7 @@ async def test_a_row_says_what_its_turn_is_doing_and_what_it_cost(
     assert "running" in rows["Running?"]
     assert "broke off: RuntimeError: no shop" in rows["Broken?"]
     assert re.search(r"no answer \d+ s", rows["Asked?"])
-    assert "cut at the limit" in rows["Cut?"]
+    assert "cut off" in rows["Cut?"]
     assert "refused" in rows["Refused?"]
     info = await states.conversation(user_id="ada", thread_id="done").info()
     assert info.last_call

@@ -95,7 +95,7 @@ async def test_a_stopped_turn_and_a_cut_answer_are_named(
     assert "Seals? stopped user_id" in await shown(browse, chat)
     cut = AIMessage("Because", id="cut", response_metadata={"finish_reason": "length"})
     await chat.append([HumanMessage("Why?", id="r"), cut])
-    assert "Seals? cut at the limit user_id" in await shown(browse, chat)
+    assert "Seals? cut off user_id" in await shown(browse, chat)
     await chat.append([HumanMessage("And?", id="s"), AIMessage("So.", id="b")])
     assert "Seals? user_id" in await shown(browse, chat)
 
