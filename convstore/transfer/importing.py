@@ -359,14 +359,21 @@ class _ConversationImport:
         await self._check_sources()
         await self._describe()
         await self._annotate()
-        if known:
-            if missing := len(self._missing_items()):
-                between = "between messages that were stored before"
-                self._differences.append(f"not imported: {counted(missing, 'item')} {between}")
-            self._differences += await differences(self._log, self._record, known, self._stored)
+        if known and (missing := len(self._missing_items())):
+            between = "between messages that were stored before"
+            self._differences.append(f"not imported: {counted(missing, 'item')} {between}")
+        if known or self._record.changes:
+            self._differences += await self._unlike()
         if self._kept:
             names = ", ".join(self._kept)
             self._differences.append(f"kept as they were, the source has others: {names}")
+
+    async def _unlike(self) -> list[str]:
+        """Return which rewinds and changes of the record the log lacks."""
+        stored = self._stored
+        if self.known < len(self._messages):
+            stored = await self._log.find([message.id for message in self._messages])
+        return await differences(self._log, self._record, self._messages, stored)
 
     async def _look(self) -> tuple[int, int]:
         """Count the stored messages of the record, which must be first and last in the log, and all stored ones."""

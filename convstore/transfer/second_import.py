@@ -1,7 +1,8 @@
-"""Finds what another import of a record does not bring into a conversation that an earlier import made.
+"""Finds what an import of a record did not bring into a conversation, perhaps one that an earlier import made.
 
 Messages after the last known one are appended, and so are items. The rest of the log never changes, and titles,
-metadata and annotations of a conversation stay. All differences are reported.
+metadata and annotations of a conversation stay. A change may do nothing where it stands, and may contradict what the
+record says of rewound messages. All differences are reported.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ async def differences(
     known: Sequence[ReadyMessage],
     stored: Mapping[str, StoredId],
 ) -> list[str]:
-    """Return in words which rewinds and changes of a record the log lacks after another import.
+    """Return in words which rewinds and changes of a record the log lacks after an import.
 
-    `known` are the messages of the record that were stored before, and `stored` says where they are in the log.
+    `known` are messages of the record that are stored, and `stored` says where they are in the log.
     """
     return [*await _rewinds(log, record, known, stored), *await _changes(log, record)]
 
@@ -70,7 +71,7 @@ async def _changes(log: ConversationLog, record: ConversationRecord) -> list[str
     missing = Counter(_of_turn(change) for change in record.changes if change.turn) - made
     if not missing:
         return []
-    return [f"not made: {counted(missing.total(), 'change')} of turns since the last import"]
+    return [f"not made: {counted(missing.total(), 'change')} of turns"]
 
 
 def _of_turn(change: LogChange) -> tuple[str, str, str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -346,6 +347,39 @@ async def test_a_rewind_of_items_alone_changes_no_import(tmp_path: Path) -> None
         copy = await brought(chat, tmp_path / "archive.jsonl")
         async with copy.store:
             await compare(chat, copy, ["q"])
+
+
+async def test_an_import_says_which_changes_did_nothing_or_contradict_the_ranges(
+    tmp_path: Path,
+) -> None:
+    """An archive that shows what is shown, and lacks the range that its rewind hides."""
+    written = io.BytesIO()
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        chat = store.conversation(**SCOPE)
+        async with await chat.turn("q", human="?") as turn:
+            await turn.append(AIMessage("First."))
+        async with await chat.turn("q", regenerate="again") as turn:
+            await turn.append(AIMessage("Second."))
+        await chat.activate((await chat.variants("q"))[0])
+        await chat.append([HumanMessage("More?", id="more"), AIMessage("Yes.")])
+        await chat.rewind(before_id="more")
+        await export_conversations(store, written.write)
+    *lines, last = written.getvalue().splitlines()
+    end = json.loads(last)
+    end["end"]["rewound"].pop()
+    changes = end["end"]["changes"]
+    at = [change["kind"] for change in changes].index("activate")
+    changes.insert(at, changes[at])
+    path = tmp_path / "archive.jsonl"
+    await asyncio.to_thread(path.write_bytes, b"\n".join([*lines, json.dumps(end).encode()]))
+    async with await ConversationStore.connect("memory://") as there:
+        await there.setup()
+        report = await import_conversations(there, read_file(path))
+    assert [problem.reason for problem in report.problems] == [
+        "still rewound: 3 messages that the source shows; see undo_rewind",
+        "not made: 1 change of turns",
+    ]
 
 
 _LATE: dict[str, Callable[[ConversationLog], Awaitable[object]]] = {
