@@ -294,7 +294,7 @@ class Totals:
         over: Why the newest turn is over: "answered", "finished" or "stopped"; "" if it is in progress.
         failed: Active tool results that report a failed call.
         call: The last call of a model, active or rewound, whose answer has a stamp; None without one.
-        cut: Stop reason of the newest turn's last AI message, if the output limit or a filter ended it; else "".
+        cut: Stop reason of the newest turn's last AI message, if it was cut off or refused; else "".
         is_imported: True if an import wrote the last message, and nothing was recorded of its turn since.
         branched: Ordinal of the newest question when an entry was last hidden, for another answer or question that is
             not shown yet; 0 once all are shown, or were stopped with nothing to show. In the totals of a variant, as

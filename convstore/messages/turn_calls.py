@@ -1,6 +1,6 @@
 """Read the calls of messages as workers run them, pair them with their results, and make results.
 
-A call that the output limit or a filter cut off is not run, with half of its arguments.
+A call that was cut off, or whose reply a filter ended, is not run, with half of its arguments.
 """
 
 from __future__ import annotations

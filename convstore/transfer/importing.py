@@ -363,12 +363,12 @@ class _ConversationImport:
             between = "between messages that were stored before"
             self._differences.append(f"not imported: {counted(missing, 'item')} {between}")
         if known or self._record.changes:
-            self._differences += await self._unlike()
+            self._differences += await self._lacking()
         if self._kept:
             names = ", ".join(self._kept)
             self._differences.append(f"kept as they were, the source has others: {names}")
 
-    async def _unlike(self) -> list[str]:
+    async def _lacking(self) -> list[str]:
         """Return which rewinds and changes of the record the log lacks."""
         stored = self._stored
         if self.known < len(self._messages):

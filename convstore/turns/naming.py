@@ -182,11 +182,15 @@ class Naming:
             return False
         if given not in self.nameless:
             derived = derived_id(self.key, given, self.record.ordinals[id_])
-            is_later = isinstance(message, ToolMessage) and answered_by(id_) == given
-            return id_ in (given, derived) or is_later
+            return id_ in (given, derived) or self._is_later(id_, given)
         if isinstance(message, ToolMessage) and isinstance(stored, ToolMessage):
             return message.tool_call_id == stored.tool_call_id
         return id_ in self.unsure
+
+    def _is_later(self, id_: str, given: str) -> bool:
+        """Return True if an id is that of a later result of a call, whose results have had a given id."""
+        made_for = answered_by(given)
+        return answered_by(id_) == made_for and self.record.call_of_result(made_for) is not None
 
     def _reply_id(self, given: str, ordinal: int) -> str:
         is_free = given not in self.record.ordinals and given not in self.taken

@@ -395,8 +395,8 @@ class ConversationInfo(Value):
         state: What the last entry of the log says of the newest turn, "" without one. "open": it runs, waits for a
             person, or broke off. Also while another answer or question was begun and is neither shown nor stopped: no
             entry says that nobody works on it any more. `Conversation.get_turn` says which. "finished", "stopped".
-            "cut" or "refused": finished, but the output limit, or a filter or the model, ended its answer. "imported":
-            open, cut or refused where it was imported from, and nothing was recorded since.
+            "cut" or "refused": finished, but a limit or a call that nobody could read, or a filter or the model, ended
+            its answer. "imported": open, cut or refused where it was imported from, and nothing was recorded since.
         tokens: Their size, by the token counter of the store that appended last.
         bytes: Stored size of all messages, after compression, without sources and indexes.
         usage: Sums of each model's own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens; of the

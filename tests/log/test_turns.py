@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.append.batch import prepare
@@ -349,25 +350,28 @@ def test_an_earlier_question_in_the_same_entry_supersedes_nothing() -> None:
     assert [*overs, turn.over] == ["", "superseded"]
 
 
-def test_a_result_says_by_its_id_which_of_two_calls_it_answers() -> None:
+@pytest.mark.parametrize("later", ["", ".2"])
+def test_a_result_says_by_its_id_which_of_two_calls_it_answers(later: str) -> None:
     """Two calls of a turn have the same id, and the first one is answered last."""
     log = Log()
     log.append(HumanMessage("Orcas?", id="q"), calling("c1", "a"), calling("c2", "a"))
-    log.append(ToolMessage("1", tool_call_id="a", id=result_id("c1", "a")))
+    log.append(ToolMessage("1", tool_call_id="a", id=result_id("c1", "a") + later))
     assert [call.message.id for call in log.turn("q").open_calls] == ["c2"]
 
 
-def test_a_call_that_the_totals_did_not_keep_is_answered_by_its_own_result() -> None:
+@pytest.mark.parametrize("later", ["", ".2"])
+def test_a_call_that_the_totals_did_not_keep_is_answered_by_its_own_result(later: str) -> None:
     """The id of the result says so: 300 calls have one id, and the last ones are answered in another order."""
     log = Log()
     log.append(HumanMessage("Orcas?", id="q"), calling("c1", *["a"] * 300))
     kept = len(log.entries[-1].totals.calls)
     ids = [result_id("c1", "a", position) for position in range(300)]
     in_turn = [*ids[:kept], *reversed(ids[kept:])]
-    log.append(*[ToolMessage("5", tool_call_id="a", id=id_) for id_ in in_turn], turn="q")
+    given = [f"{id_}{later}" for id_ in in_turn]
+    log.append(*[ToolMessage("5", tool_call_id="a", id=id_) for id_ in given], turn="q")
     results = log.turn("q").results
     assert kept < len(results) == len(ids)
-    assert all(result.id == id_ for id_, result in results.items())
+    assert all(result.id == f"{id_}{later}" for id_, result in results.items())
 
 
 def test_a_result_without_a_name_answers_the_newest_call_that_is_left() -> None:

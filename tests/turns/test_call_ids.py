@@ -7,6 +7,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from mongomock_motor import AsyncMongoMockClient
 
 from convstore import Conversation, ConversationStore
+from convstore.messages.tool_calls import answers_in, later_result_id, result_id
 
 
 @pytest.fixture
@@ -50,6 +51,50 @@ async def test_results_that_are_appended_again_write_nothing(chat: Conversation)
         alone = await turn.append(_results()[0])
     assert (again.written, again.message_ids) == (0, first.message_ids)
     assert (alone.written, alone.message_ids) == (0, first.message_ids[:1])
+
+
+def test_a_later_result_is_that_of_the_call_which_its_id_names() -> None:
+    """Also where nothing but the messages says so."""
+    call = {"name": "pay", "args": {}, "id": "call_0"}
+    steps = [AIMessage("", tool_calls=[call], id=id_) for id_ in ("first", "second")]
+    made_for = result_id("first", "call_0")
+    result = ToolMessage("1", tool_call_id="call_0", id=later_result_id(made_for, 2))
+    assert list(answers_in([*steps, result])) == [made_for]
+
+
+async def test_a_step_whose_result_was_rewound_is_written_once(chat: Conversation) -> None:
+    """Whichever id its result comes with, and though another call has its id and an equal result."""
+    call = {"name": "look", "args": {}, "id": "call_0"}
+    steps = [AIMessage("", tool_calls=[call], id=id_) for id_ in ("first", "second")]
+    results = [
+        ToolMessage("ok", tool_call_id="call_0", id=result_id(str(step.id), "call_0"))
+        for step in steps
+    ]
+    async with await chat.turn("r1", human="Look twice.") as turn:
+        await turn.append([steps[0], results[0], steps[1], results[1]])
+    written = list[str]()
+    for before in (2, 3):
+        await chat.rewind(before_id=written[-1] if written else str(results[1].id))
+        async with await chat.turn("r1") as turn:
+            made = await turn.append([steps[1], results[1]])
+            assert made.written == 1
+            written.append(made.message_ids[-1])
+            assert written[-1] == later_result_id(str(results[1].id), before)
+            for id_ in (str(results[1].id), *written):
+                again = ToolMessage("ok", tool_call_id="call_0", id=id_)
+                for batch in ([again], [steps[1], again]):
+                    repeated = await turn.append(batch)
+                    assert (repeated.written, repeated.message_ids[-1]) == (0, written[-1])
+
+
+async def test_ids_of_the_application_with_a_point_say_nothing(chat: Conversation) -> None:
+    """A reply with a repeated id, and its result, are another step; the result before it has a longer id."""
+    call = {"name": "look", "args": {}, "id": "call_0"}
+    async with await chat.turn("r1", human="Look twice.") as turn:
+        for text, id_ in (("one", "mine.2"), ("two", "mine")):
+            result = ToolMessage(text, tool_call_id="call_0", id=id_)
+            made = await turn.append([AIMessage("", tool_calls=[call], id="reply"), result])
+            assert (made.written, made.message_ids[-1]) == (2, id_)
 
 
 async def test_a_rejection_is_not_the_result_of_a_later_call_with_the_same_id(

@@ -218,9 +218,9 @@ def _of_ai_sdk(body: _Fields, key: str, common: _Fields) -> UIRequest:
     ]
     sent = [part for part in parts if part.get("state") in ("output-available", "output-error")]
     results = {
-        _id(part, "toolCallId"): _failure(part.get("errorText"))
-        if part["state"] == "output-error"
-        else _result(part.get("output"))
+        _id(part, "toolCallId"): _outcome(
+            part.get("output"), part.get("errorText"), is_failed=part["state"] == "output-error"
+        )
         for part in sent
     }
     turn_id = _id(last, "id").removeprefix(ANSWER)
@@ -265,8 +265,8 @@ def _client_results(messages: Sequence[_Fields]) -> dict[str, str]:
     for message in messages:
         if message.get("role") == "tool":
             error = message.get("error")
-            results[_id(message, "toolCallId")] = (
-                _failure(error) if error else _result(message.get("content"))
+            results[_id(message, "toolCallId")] = _outcome(
+                message.get("content"), error, is_failed=bool(error)
             )
     return results
 
@@ -370,9 +370,9 @@ def _result(output: Any) -> str:
         raise InvalidInputError(f"the output of a tool must be JSON: {error}") from error
 
 
-def _failure(error: Any) -> str:
-    """Return the result of a client's tool that failed, as JSON that says so: a decision is never an error."""
-    return _result({"success": False, "error": error})
+def _outcome(output: Any, error: Any, *, is_failed: bool) -> str:
+    """Return the result of a client's tool; one that failed says so in JSON, because a decision is never an error."""
+    return _result({"success": False, "error": error} if is_failed else output)
 
 
 def _get(source: Any, name: str, kind: type[_Value]) -> _Value:
