@@ -100,9 +100,7 @@ _SHOWN_SOURCE = re.compile(
     r"^\[(\d{1,15})\] ?.*, (?:characters \d+-\d+ of \d+|in .*, m\d+, [\d-]{10})$", re.MULTILINE
 )
 _LINE_CHARACTERS = 4_200
-_LAST_LINE = re.compile(
-    r"^(End\.|More: cursor=\"[\w.]{1,40}@\d{1,20}[^\"\n]*\";.*)\s*\Z", re.MULTILINE
-)
+_LAST_LINE = re.compile(r"End\.|More: cursor=\"[\w.]{1,40}@\d{1,20}[^\"\n]*\";.*")
 
 _NOTHING = FoundSources()
 
@@ -227,11 +225,16 @@ def read_back_ids(message: ToolMessage) -> tuple[int, ...]:
     numbers: Iterable[int] = ()
     if isinstance(message.artifact, SourcePage):
         numbers = (source.source_id for source in message.artifact.sources)
-    elif isinstance(text, str) and _LAST_LINE.search(text[-_LINE_CHARACTERS:]):
+    elif isinstance(text, str) and _LAST_LINE.fullmatch(_last_line(text)):
         numbers = (int(found[1]) for found in _SHOWN_SOURCE.finditer(text))
     return tuple(
         dict.fromkeys(islice((number for number in numbers if 0 < number < 2**53), MAX_SOURCES))
     )
+
+
+def _last_line(text: str) -> str:
+    """Return the last line with more than white space, cut at its beginning if it is long."""
+    return text[-_LINE_CHARACTERS:].rstrip().rpartition("\n")[2]
 
 
 def has_failed(message: Any) -> bool:
