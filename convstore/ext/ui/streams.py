@@ -47,6 +47,8 @@ HEADERS: Mapping[str, str] = {
 _LOGGER = logging.getLogger("convstore")
 _ANSWERING = set[asyncio.Task[None]]()
 _INTERRUPTED = "The answer was interrupted; send the request again."
+_BACKLOG = 100
+"""Events that wait for a client. Until it has read them, what is new is not written as events."""
 
 
 async def ui_stream(
@@ -63,6 +65,7 @@ async def ui_stream(
     turn that is finished, stopped or waiting, or that failed.
 
     If the client leaves, the loop goes on in the background: `Conversation.stop` stops it, `resume_stream` follows it.
+    A client that reads slowly delays no loop: it gets in fewer, longer events what was said meanwhile.
 
     Args:
         turn: What `UIRequest.turn` has returned. It is entered here.
@@ -71,16 +74,16 @@ async def ui_stream(
         on_error: Returns the text that the client gets for an error; log the error there, as its text may hold
             contents. By default its class and line are logged, and the client is asked to send the request again.
     """
-    events = asyncio.Queue[bytes | None]()
     ai_sdk = AISDKEncoder(turn.turn_id, request.shown)
     ag_ui = AGUIEncoder(request.thread_id, request.run_id, request.shown)
     encoder = ai_sdk if request.format == "ai-sdk" else ag_ui
     chat, _ = TurnAccess.of_session(turn)
     screen = _Screen(chat, turn.turn_id, encoder, request.client_tools)
-    task = asyncio.create_task(_Answer(turn, screen, events).run(chunks, on_error))
+    answering = _Answer(turn, screen)
+    task = asyncio.create_task(answering.run(chunks, on_error))
     _ANSWERING.add(task)
     task.add_done_callback(_ANSWERING.discard)
-    while event := await events.get():
+    while event := await answering.next_event():
         yield event
 
 
@@ -196,15 +199,20 @@ def _outcome(turn: TurnSession) -> Outcome:
 class _Answer:
     """Runs a loop in its turn, and sends what it does."""
 
-    def __init__(
-        self, turn: TurnSession, screen: _Screen, events: asyncio.Queue[bytes | None]
-    ) -> None:
+    def __init__(self, turn: TurnSession, screen: _Screen) -> None:
         self._turn = turn
         self._screen = screen
-        self._events = events
+        self._events = asyncio.Queue[bytes | None]()
+        self._is_behind = False
         self._reply = StreamedReply()
         self._seen = 0
         self._lock = asyncio.Lock()
+
+    async def next_event(self) -> bytes | None:
+        """Return the next event for the client; None after the last one."""
+        if self._is_behind and self._events.empty():
+            self._show()
+        return await self._events.get()
 
     async def run(
         self, chunks: AsyncGenerator[Any, None], on_error: Callable[[Exception], str] | None
@@ -216,20 +224,18 @@ class _Answer:
         try:
             async with turn, aclosing(chunks):
                 await self._take_all(chunks)
-            self._send(await self._screen.end(turn.messages, turn.waiting_calls, _outcome(turn)))
+            self._end(await self._screen.end(turn.messages, turn.waiting_calls, _outcome(turn)))
         except asyncio.CancelledError:  # by what the loop awaits, or at a shutdown
-            self._send(encoder.fail(_INTERRUPTED))
+            self._end(encoder.fail(_INTERRUPTED))
             raise
         except Exception as error:  # noqa: BLE001 - the client is told
             text: object = _INTERRUPTED
             try:
                 text = on_error(error) if on_error else text
             finally:  # the client is told, also if the function fails
-                self._send(encoder.fail(text if isinstance(text, str) else _INTERRUPTED))
+                self._end(encoder.fail(text if isinstance(text, str) else _INTERRUPTED))
             if on_error is None:
                 await _log(error, self._screen.chat)  # last, because the server may be down
-        finally:
-            self._events.put_nowait(None)
 
     async def _take_all(self, chunks: AsyncGenerator[Any, None]) -> None:
         """Send the chunks of the loop, and what is appended to the turn meanwhile."""
@@ -261,7 +267,18 @@ class _Answer:
             if _is_new(chunk, messages):
                 with suppress(InvalidInputError):  # not of a reply
                     self._reply.add(chunk)
+            self._show()
+
+    def _show(self) -> None:
+        """Send what is new; if the client left or reads slowly, only once it has read what waits for it."""
+        self._is_behind = self._events.qsize() >= _BACKLOG
+        if not self._is_behind:
             self._send(self._screen.show(self._reply))
+
+    def _end(self, last: Iterable[Event]) -> None:
+        self._is_behind = False
+        self._send(last)
+        self._events.put_nowait(None)
 
     def _send(self, found: Iterable[Event]) -> None:
         for event in _sent(found):

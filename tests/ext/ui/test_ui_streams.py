@@ -761,6 +761,31 @@ async def test_what_is_appended_is_shown_while_the_loop_yields_nothing(chat: Con
     assert turn.is_finished
 
 
+@pytest.mark.parametrize("form", BODIES)
+async def test_a_client_that_reads_slowly_gets_in_few_events_what_was_said(
+    form: Any, chat: Conversation, run_js: Callable[..., Any]
+) -> None:
+    """The loop does not wait for the client, and what waits for the client stays small: also if it has left."""
+    words = [f"{number} " for number in range(1_000)]
+    is_read = asyncio.Event()
+    request = read_request(BODIES[form], format=form)
+    turn = await request.turn(chat)
+    stream = ui_stream(turn, Loop([*words, is_read, "end."])(turn), request)
+    text = (await anext(stream)).decode()
+    async with asyncio.timeout(60):
+        while "999" not in ((state := await chat.get_turn("q1")) and state.draft or ""):
+            await asyncio.sleep(0.1)
+        while "999" not in text:  # before the loop goes on
+            text += (await anext(stream)).decode()
+        is_read.set()
+        rest = b"".join([event async for event in stream]).decode()
+    deltas = [event for event in events(text + rest) if "delta" in event]
+    assert "".join(event["delta"] for event in deltas) == "".join([*words, "end."])
+    assert len(deltas) < 150
+    built = run_js("read_stream.mjs", {"stream": text + rest, "format": form})
+    assert built["errors"] == []
+
+
 @pytest.mark.parametrize(
     "junk", [{"type": ["text"], "text": 1}, {"type": "text", "text": ["x"]}, {"toolCallId": {}}]
 )
