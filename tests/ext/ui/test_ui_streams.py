@@ -772,9 +772,10 @@ async def test_a_client_that_reads_slowly_gets_in_few_events_what_was_said(
     turn = await request.turn(chat)
     stream = ui_stream(turn, Loop([*words, is_read, "end."])(turn), request)
     text = (await anext(stream)).decode()
-    async with asyncio.timeout(60):
-        while "999" not in ((state := await chat.get_turn("q1")) and state.draft or ""):
-            await asyncio.sleep(0.1)
+    async with asyncio.timeout(60), aclosing(chat.watch()) as updates:
+        async for update in updates:
+            if update.turn and "999" in update.turn.draft:
+                break
         while "999" not in text:  # before the loop goes on
             text += (await anext(stream)).decode()
         is_read.set()
