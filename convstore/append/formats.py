@@ -258,11 +258,7 @@ def _identity(fields: list[Any]) -> str:
     # values that JSON lacks, or that nest too deeply
     try:
         return json.dumps(fields, sort_keys=True)
-    except (
-        TypeError,
-        ValueError,
-        RecursionError,
-    ):
+    except (TypeError, ValueError, RecursionError):
         return text_of(fields)
 
 

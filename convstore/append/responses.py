@@ -101,8 +101,7 @@ def refusal(value: Mapping[str, Any], *, index: int, field: str = "type") -> Inv
     """Return the error for an item that is refused."""
     problem = (
         f"{value['type']!r} of OpenAI's Responses API, which the client answers in a way of its "
-        "own, is not supported; "
-        "append the AIMessage of langchain-openai"
+        "own, is not supported; append the AIMessage of langchain-openai"
     )
     return InvalidMessageError(problem, index=index, field=field)
 

@@ -169,8 +169,7 @@ class Rewinder:
             if ordinal > before.messages or not earlier.has(ordinal):
                 raise InvalidInputError(
                     f"{message_id!r} was not rewound by the last rewind, or that was undone "
-                    "already; undo later "
-                    "rewinds first, with undo_rewind()"
+                    "already; undo later rewinds first, with undo_rewind()"
                 )
             undone = await self._log.entry(cached.conversation, undo)
             restored = before.active - undone.totals.active

@@ -317,9 +317,8 @@ class Compactor:
         shown = self._shown(record)
         if shown >= replaced:
             raise SummaryError(
-                f"the summary was rejected: it takes {shown} tokens, the messages it replaces "
-                f"only {replaced}; bind max_tokens to the model, or raise "
-                "max_tokens_before_summary"
+                f"the summary was rejected: it takes {shown} tokens, the messages it replaces only "
+                f"{replaced}; bind max_tokens to the model, or raise max_tokens_before_summary"
             )
 
     def _shown(self, record: SummaryRecord) -> int:

@@ -492,9 +492,8 @@ class TurnSession:
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> (
-        bool | None
-    ):  # after a mere `bool` type checkers would call every name of the block possibly unbound
+    ) -> bool | None:
+        # after a mere `bool` type checkers would call every name of the block possibly unbound
         note_exit(self._held)
         await self._exit(error)
         return self.is_stopped and self._is_closed_by(error)

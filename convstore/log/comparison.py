@@ -170,14 +170,10 @@ def _canonical(value: Any, codec: Codec) -> str:
 
 def _sorted(value: Any, codec: Codec) -> str:
     """Return the same for a value with few levels."""
-    # bytes, dates, or keys such as a Decimal NaN, which has no order
     try:
         text = _write_sorted(value)
-    except (
-        TypeError,
-        ValueError,
-        ArithmeticError,
-    ):
+    except (TypeError, ValueError, ArithmeticError):
+        # bytes, dates, or keys such as a Decimal NaN, which has no order
         return codec.encode(value, omitted=[])
     if "\\ud" in text:  # a surrogate, perhaps a lone one
         text = _write_sorted(sendable(value))

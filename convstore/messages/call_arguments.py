@@ -50,13 +50,10 @@ def in_two_lists(calls: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
 
 def parsed_arguments(text: str) -> dict[str, Any] | None:
     """Parse arguments; return {} for no text or ``null``, and None for anything but an object of few levels."""
-    # not JSON, or an integer beyond Python's limit of digits; too many levels
     try:
         value = json.loads(text) if text.strip() else None
-    except (
-        ValueError,
-        RecursionError,
-    ):
+    except (ValueError, RecursionError):
+        # not JSON, or an integer beyond Python's limit of digits; too many levels
         return None
     if value is None:
         return {}

@@ -317,12 +317,8 @@ def decode_if_plain(body: str, stub: str | None = None) -> BaseMessage | None:
             for part in (fields.get("content"), fields.get("artifact")):
                 tags -= type(part) is dict and "$" in part
         return None if tags else _message_of(fields, stub)
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-    ):  # a NaN, a lone surrogate, several lines, or damage
+    except (ValueError, KeyError, TypeError, AttributeError):
+        # a NaN, a lone surrogate, several lines, or damage
         return None
 
 

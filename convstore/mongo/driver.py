@@ -389,10 +389,9 @@ def _ours(error: BaseException) -> StoreError | None:  # noqa: PLR0911 - one for
         return _of_event_loop(str(error))
     if isinstance(error, OperationFailure) and error.code == _UNAUTHORIZED:
         return MissingPrivilegeError(
-            f"MongoDB does not permit the user of this store a command ({reason_of(error)}): "
-            "grant it to the user; docs/operations.md has the roles for serving, "
-            "migrating and checking. Another server may lack the command: "
-            "`convstore doctor --server` tells"
+            f"MongoDB does not permit the user of this store a command ({reason_of(error)}): grant "
+            "it to the user; docs/operations.md has the roles for serving, migrating and checking. "
+            "Another server may lack the command: `convstore doctor --server` tells"
         )
     if isinstance(error, PyMongoError | BSONError | OverflowError):
         return _refusal(error)

@@ -234,9 +234,8 @@ class Migrator:
             )
         except MissingPrivilegeError as error:
             raise MissingPrivilegeError(
-                f"the database {self._database!r} has to be migrated first, "
-                "which the user of this store may not do: run `convstore migrate` as a user with "
-                f"the role for it. {error}"
+                f"the database {self._database!r} has to be migrated first, which the user of this "
+                f"store may not do: run `convstore migrate` as a user with the role for it. {error}"
             ) from error
 
     async def missing_shard_keys(self) -> list[str]:

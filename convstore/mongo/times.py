@@ -89,9 +89,8 @@ class ServerClock:
             best = min(best, await self._ask(), key=lambda measured: measured.round_trip)
         if best.round_trip > _LONGEST_ROUND_TRIP:
             raise StoreUnavailableError(
-                f"the server took {best.round_trip:.1f} s to tell its time, "
-                "so a lease cannot be judged by it; call again, or look for what blocks the "
-                "event loop or the network"
+                f"the server took {best.round_trip:.1f} s to tell its time, so a lease cannot be "
+                "judged by it; call again, or look for what blocks the event loop or the network"
             )
         return best
 

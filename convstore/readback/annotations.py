@@ -113,8 +113,7 @@ class Annotator:
             if not name.isidentifier() or len(name) > _NAME_CHARACTERS:
                 raise InvalidInputError(
                     f"{name[:50]!r} is not a valid annotation name; use a Python identifier of at "
-                    "most "
-                    f"{_NAME_CHARACTERS} characters"
+                    f"most {_NAME_CHARACTERS} characters"
                 )
         given = {
             name: self._codec.encode(value, path=name)

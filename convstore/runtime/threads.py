@@ -73,8 +73,7 @@ def characters_in(messages: Sequence[BaseMessage]) -> int:
             elif isinstance(child, _CONTAINERS):
                 if child:
                     todo.append(child)
-            elif issubclass(
-                type(child), Document
-            ):  # other objects are not touched: a property of theirs may raise
+            elif issubclass(type(child), Document):
+                # other objects are not touched: a property of theirs may raise
                 todo.append(child.__dict__)
     return characters

@@ -135,8 +135,7 @@ def extract_sources(
     if len(sources) != len(items) or len(sources) > MAX_SOURCES:
         raise InvalidInputError(
             f"the source extractor of {message.name!r} must return at most {MAX_SOURCES:,} "
-            "sources, "
-            "each a Document, a (text, metadata) pair or a dict"
+            "sources, each a Document, a (text, metadata) pair or a dict"
         )
     return FoundSources(sources, is_named=True)
 
@@ -164,8 +163,7 @@ def given_sources(values: Any) -> FoundSources:
         if source is None:
             raise InvalidInputError(
                 f"sources[{index}] must be a Document, a text that is not blank, a (text, "
-                "metadata) pair, or a dict "
-                "with a text, a title or an address"
+                "metadata) pair, or a dict with a text, a title or an address"
             )
     return FoundSources(tuple(source for source in found if source is not None))
 

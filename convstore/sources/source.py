@@ -95,9 +95,8 @@ def is_passage(text: str) -> bool:
     beginning = text[: 2 * _PASSAGE_CHARACTERS]
     words = len(beginning.split())
     # as in Chinese
-    has_words = words >= _PASSAGE_WORDS or len(beginning.encode(errors="replace")) > 2 * len(
-        beginning
-    )
+    is_without_spaces = len(beginning.encode(errors="replace")) > 2 * len(beginning)
+    has_words = words >= _PASSAGE_WORDS or is_without_spaces
     letters = sum(map(str.isalpha, beginning)) + words
     return len(beginning) >= _PASSAGE_CHARACTERS and has_words and 5 * letters >= 4 * len(beginning)
 

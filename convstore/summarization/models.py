@@ -34,12 +34,11 @@ DEFAULT_EXISTING_SUMMARY_PROMPT: Final = ChatPromptTemplate(
         ("placeholder", "{messages}"),
         (
             "human",
-            "The conversation before these messages was summarised as follows:\n\n"
-            "{existing_summary}\n\n"
-            "Update the summary with the messages above. It will replace both, "
-            "so keep what is still true of the old one, and names, facts, numbers, identifiers, "
-            "decisions and open questions of the new messages. Answer with the whole new "
-            "summary alone.",
+            "The conversation before these messages was summarised as "
+            "follows:\n\n{existing_summary}\n\nUpdate the summary with the messages above. It will "
+            "replace both, so keep what is still true of the old one, and names, facts, numbers, "
+            "identifiers, decisions and open questions of the new messages. Answer with the whole "
+            "new summary alone.",
         ),
     ]
 )

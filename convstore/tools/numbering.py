@@ -151,10 +151,8 @@ def _tool_of(function: Any) -> BaseTool:
         if inspect.iscoroutinefunction(function):
             return StructuredTool.from_function(coroutine=function)
         return StructuredTool.from_function(function)
-    except (
-        TypeError,
-        ValueError,
-    ) as error:  # no signature, no docstring, arguments that a model cannot give
+    except (TypeError, ValueError) as error:
+        # no signature, no docstring, arguments that a model cannot give
         raise InvalidInputError(
             f"number_sources cannot make a tool of {function!r}: {error}"
         ) from error

@@ -447,9 +447,8 @@ def check_resumable(
     ):
         raise InvalidInputError(
             f"call {call.id!r} is not where the agent of turn {record.turn_id!r} paused last, so "
-            "it could not be "
-            f"resumed there; decide about the calls of variant {paused_last!r}, which "
-            "get_turn(...).pending has"
+            f"it could not be resumed there; decide about the calls of variant {paused_last!r}, "
+            "which get_turn(...).pending has"
         )
 
 

@@ -61,9 +61,8 @@ def check_address(uri: object) -> str:
         )
     if _UNPRINTABLE.search(uri) or not _WELL_FORMED.fullmatch(uri):
         raise InvalidInputError(
-            f"the address is malformed; it must have the form {ADDRESS_FORM}: "
-            "inside the password write '@' as %40, '/' as %2F and ':' as %3A, "
-            "as urllib.parse.quote_plus does"
+            f"the address is malformed; it must have the form {ADDRESS_FORM}: inside the password "
+            "write '@' as %40, '/' as %2F and ':' as %3A, as urllib.parse.quote_plus does"
         )
     return uri
 

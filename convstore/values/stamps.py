@@ -339,9 +339,8 @@ def check_stamp(stamp: object) -> ViewStamp:
         )
     try:
         return read_stamp(write_stamp(stamp), stamp.conversation_id)
-    except (
-        ValueError
-    ) as error:  # too many tools in never_stub, text that UTF-8 cannot encode, or not validated
+    except ValueError as error:
+        # too many tools in never_stub, text that UTF-8 cannot encode, or not validated
         raise InvalidInputError(f"the stamp cannot be stored: {error}") from error
 
 

@@ -76,12 +76,12 @@ class ConversationCheck:
     async def _replaced_findings(self) -> list[Finding]:
         """Return the breaks of a log that another repair replaced meanwhile; all else may come from that."""
         now = await self.subject.inspection.head(str(self.head["_id"]))
-        is_replaced = now is not None and first_id(str(now.get("conversation"))) == first_id(
-            self.subject.conversation
-        )
-        if is_replaced:
-            return [finding for finding in self.subject.findings if finding.kind in _BREAKS]
-        return []
+        if now is None:
+            return []
+        first = first_id(str(now.get("conversation")))
+        if first != first_id(self.subject.conversation):
+            return []
+        return [finding for finding in self.subject.findings if finding.kind in _BREAKS]
 
     async def _checked_log(self) -> LogCheck:
         check = await self._check_log(self.subject.conversation)

@@ -90,9 +90,8 @@ class Verifier:
             return
         if has_entries:
             text = (
-                "no head refers to this conversation, so nothing says whose it is; "
-                "restore the collection heads from a backup, or remove it: "
-                f"convstore erase {conversation}"
+                "no head refers to this conversation, so nothing says whose it is; restore the "
+                f"collection heads from a backup, or remove it: convstore erase {conversation}"
             )
             key = f"{conversation}:" if collection == LOG else conversation
             findings.report("lost", collection, key, text, conversation=conversation)

@@ -124,8 +124,7 @@ def _plain(chunk: Any) -> Any:
     if not isinstance(value, dict):
         raise InvalidInputError(
             "turn.stream takes strings, LangChain's chunks, and the events of OpenAI's and "
-            "Anthropic's SDKs, not "
-            f"{type(chunk).__name__}"
+            f"Anthropic's SDKs, not {type(chunk).__name__}"
         )
     return value
 

@@ -284,9 +284,8 @@ def _summary_text(demo: Demo) -> Text:
     lines = (demo.later.summary or "").splitlines()
     shown = "".join(f"{short(plain(line), maximum=_SHOWN)}\n" for line in lines[:_SUMMARY_LINES])
     rest = (
-        f"{counted(len(lines) - _SUMMARY_LINES, 'more line')}; "
-        f"it covers {counted(demo.expanded, 'message')}, "
-        "which stay in the log.\n"
+        f"{counted(len(lines) - _SUMMARY_LINES, 'more line')}; it covers "
+        f"{counted(demo.expanded, 'message')}, which stay in the log.\n"
     )
     return Text.assemble((shown, "yellow"), rest)
 

@@ -136,10 +136,8 @@ class _Joining:
             return None
         refusal = InvalidInputError(
             "this thread began without convstore, and the conversation lacks answers and results "
-            "of its state "
-            f"({len(lost)}); import it first: `convstore import ... --from langgraph`, or "
-            "read_checkpoints(checkpointer, "
-            "[thread_id]) of convstore.transfer"
+            f"of its state ({len(lost)}); import it first: `convstore import ... --from "
+            "langgraph`, or read_checkpoints(checkpointer, [thread_id]) of convstore.transfer"
         )
         removed = [
             removal(message) for message in self.messages if message.id not in origins.before

@@ -361,9 +361,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             check_resumable()
         try:
             await check_owner(chat, state.get(OWNER), is_begin=True)
-        except (
-            InvalidScopeError
-        ) as refusal:  # the state is emptied: the other run must not be shown this input
+        except InvalidScopeError as refusal:
+            # the state is emptied: the other run must not be shown this input
             return _begun(RefusedRun(chat, refusal), [RemoveMessage(REMOVE_ALL_MESSAGES)])
         run, changes = await begin(chat, self._rules, state)
         if isinstance(run, RefusedRun) and run.is_unimported:

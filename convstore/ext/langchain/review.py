@@ -181,8 +181,7 @@ def warn_of_review(state: Mapping[str, Any]) -> None:
     if _EDITED in state:
         warnings.warn(
             "HumanInTheLoopMiddleware asked a person before ConversationMiddleware appended the "
-            "call; pass it as "
-            "ConversationMiddleware(review=...) instead of to the agent",
+            "call; pass it as ConversationMiddleware(review=...) instead of to the agent",
             RuntimeWarning,
             stacklevel=2,
         )

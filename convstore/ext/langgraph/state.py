@@ -178,9 +178,8 @@ def _needed(state: Any) -> LoadedView:
     if loaded is None:
         raise InvalidInputError(
             "the state has no view: let a load node run before this node, declare "
-            "ConversationState as the type of its "
-            "state, and after an interrupt go through the load node again, or use `await "
-            "load.aview_of(state)`"
+            "ConversationState as the type of its state, and after an interrupt go through the "
+            "load node again, or use `await load.aview_of(state)`"
         )
     return loaded
 
@@ -233,8 +232,7 @@ def messages_of(state: Any) -> list[BaseMessage]:
     if not found and loaded_of(state) is None and not logged_of(state):
         raise InvalidInputError(
             "the state has no messages under `messages`; make it of MessagesState, whose key that "
-            "is, and begin the "
-            "run with a message"
+            "is, and begin the run with a message"
         )
     if nameless := [index for index, message in enumerate(found) if not message.id]:
         raise InvalidInputError(

@@ -258,9 +258,8 @@ class ConvstoreSession:
     async def _read_compaction_items(self, _: int | None) -> Any:
         """Refuse the SDK's own compaction, which calls this method of a session that it wraps."""
         raise InvalidInputError(
-            "OpenAIResponsesCompactionSession would clear what is read back and searched: pass "
-            "the ConvstoreSession "
-            "itself, whose views are within a budget"
+            "OpenAIResponsesCompactionSession would clear what is read back and searched: pass the "
+            "ConvstoreSession itself, whose views are within a budget"
         )
 
     def _state(self, wrapper: RunContextWrapper[Any] | None) -> _State:
@@ -316,8 +315,7 @@ def _settings(given: Any) -> SessionSettings | None:
             return SessionSettings(**given)
     raise InvalidInputError(
         "session_settings must be a SessionSettings or a dict of its fields "
-        f"({', '.join(sorted(names))}), "
-        f"not {given!r}"
+        f"({', '.join(sorted(names))}), not {given!r}"
     )
 
 

@@ -88,8 +88,7 @@ class ConvstoreConversationStore(PydanticStore):
         if len(left) not in (1, 2) or len(left) + len(scope) != len(store.scope_keys):
             raise InvalidScopeError(
                 f"pass values for the scope keys of the store, {store.scope_keys}, but the one of "
-                "the conversation id, "
-                "or but that one and the one of Pydantic AI's scope"
+                "the conversation id, or but that one and the one of Pydantic AI's scope"
             )
         self.store = store
         self._fixed = dict(scope)
@@ -233,8 +232,7 @@ class ConvstoreConversationStore(PydanticStore):
         if self.owner_key is not None and record.scope is None:
             raise UserError(
                 f"Conversation {record.conversation_id!r} is not in the store; pass scope= to "
-                "create it: "
-                f"it is the {self.owner_key}."
+                f"create it: it is the {self.owner_key}."
             )
         try:
             chat = await self.conversation(record.conversation_id, scope=record.scope)
