@@ -32,7 +32,7 @@ from convstore.messages.filing import last_turn_of
 from convstore.messages.tokens import count
 from convstore.messages.tool_calls import calls_of
 from convstore.messages.usage import usage_of
-from convstore.types import History, LogItem, OpenAIMessages, ProviderRules
+from convstore.types import History, LogItem, OpenAIMessages, ProviderRules, Receipt
 from convstore.values.json_form import sendable
 from convstore.values.policy import check_policy
 from convstore.values.providers import ROWS, rules_for
@@ -56,14 +56,15 @@ class _Run:
         shown: The messages of the view, and those appended since.
         entry: The last entry of those.
         billed: Requests of the run whose answers are stored; None if it began elsewhere.
-        question: Id of its last question; "" if it began elsewhere, and for `direct` calls.
+        question: Id of its last question; None if it began elsewhere and has stored nothing since, "" if the question
+            was removed, and for `direct` calls.
     """
 
     view: History | None = None
     shown: list[BaseMessage] = field(default_factory=list)
     entry: int = 0
     billed: int | None = None
-    question: str = ""
+    question: str | None = None
 
 
 @dataclass
@@ -81,7 +82,7 @@ class _State:
     chat: Conversation
     failed: dict[str, list[BaseMessage | LogItem]] = field(default_factory=dict)
     runs: WeakKeyDictionary[RunContextWrapper[Any], _Run] = field(default_factory=WeakKeyDictionary)
-    direct: _Run = field(default_factory=_Run)
+    direct: _Run = field(default_factory=partial(_Run, question=""))
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def run_of(self, wrapper: RunContextWrapper[Any] | None) -> _Run:
@@ -286,7 +287,7 @@ class ConvstoreSession:
     async def _clear(self, state: _State) -> None:
         async with state.lock:
             state.runs.clear()
-            state.direct = _Run()
+            state.direct = _Run(question="")
             if self._erases:
                 await state.chat.delete()
                 return
@@ -377,9 +378,22 @@ async def _append(state: _State, run: _Run, made: Sequence[BaseMessage | LogItem
     run.entry = receipt.entry
     if asked and run is not state.direct:  # there a later answer may be a reminder
         run.question = asked
+    elif run.question is None:
+        run.question = await _resumed_question(state.chat, receipt)
     is_over = bool(answers) and not calls_of(answers[-1])
     run.view = None if is_over else view
     run.shown = [*run.shown, *messages] if run.view else []
+
+
+async def _resumed_question(chat: Conversation, added: Receipt) -> str | None:
+    """Return the id of the question of a run that was resumed from its state: that of the first message that it adds.
+
+    This is the result of a call, which belongs to its turn. "" for no question, None if no message was added.
+    """
+    if not added.ordinals:
+        return None
+    rows = await chat.list_messages(after=added.first - 1, limit=1)
+    return rows[0].turn_id if rows and rows[0].ordinal == added.first else ""
 
 
 async def _as_added(chat: Conversation, limit: int | None) -> OpenAIMessages:

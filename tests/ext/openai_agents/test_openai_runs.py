@@ -273,6 +273,29 @@ async def test_an_approval_goes_on_from_its_state(viewed: ConvstoreSession, stre
     ] == ["paid 3"]
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_run_that_is_resumed_answers_its_own_question(
+    viewed: ConvstoreSession, streamed: bool
+) -> None:
+    """Though another run has asked one since; the answer of that one is its own, too."""
+    agent, _ = agent_of(
+        [function_call("pay", {"amount": 3}, call_id="p1")],
+        looks("seals"),
+        [assistant_message("Paid.")],
+    )
+    paused = await ask(agent, "Pay 3", viewed, streamed=streamed)
+    other, _ = agent_of([assistant_message("Yes.")])
+    await ask(other, "Sure?", viewed)
+    state = await RunState.from_json(agent, paused.to_state().to_json())
+    state.approve(state.get_interruptions()[0])
+    again = ConvstoreSession(viewed.store, **viewed.conversation().scope)
+    await ask(agent, state, again, streamed=streamed)
+    turns = [
+        [message.text for message in turn.messages] async for turn in viewed.conversation().turns()
+    ]
+    assert turns == [["Pay 3", "", "paid 3", "", f"seals: {LONG}", "Paid."], ["Sure?", "Yes."]]
+
+
 async def test_a_limit_of_a_run_shows_the_newest_items(viewed: ConvstoreSession) -> None:
     """Exactly as they were added; calls that lost their results are left out by the SDK."""
     agent, model = agent_of(
