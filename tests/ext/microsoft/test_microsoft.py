@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from agent_framework import (
     Agent,
+    AgentSession,
     BaseChatClient,
     ChatMiddlewareLayer,
     ChatResponse,
@@ -471,14 +472,22 @@ def results_in(shown: Sequence[Message]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.slow
-async def test_an_approved_call_is_answered_once(store: ConversationStore, user: str) -> None:
-    """A run that a person approves has the result of the call, and not also one that the view puts for it."""
+@pytest.mark.parametrize("kept", [False, True])
+async def test_an_approved_call_is_answered_once(
+    store: ConversationStore, user: str, kept: bool
+) -> None:
+    """A run that a person approves has the result of the call, and not also one that the view puts for it.
+
+    So does one with a session that was kept as JSON meanwhile.
+    """
     call = Content.from_function_call("c1", "pay", arguments='{"euros":5}')
     client = Scripted(call, "Paid.")
     provider = ConvstoreHistoryProvider(store, user_id=user)
     agent = Agent(client, tools=[pay], context_providers=[provider])
     session = agent.create_session(session_id="seals")
     [asked] = (await agent.run("Pay.", session=session)).user_input_requests
+    if kept:
+        session = AgentSession.from_dict(json.loads(json.dumps(session.to_dict())))
     await agent.run(Message("user", [asked.to_function_approval_response(True)]), session=session)
     assert results_in(client.shown[-1]) == [("c1", ""), ("c1", "paid 5")]
     log = [message async for message in provider.conversation("seals").messages()]
