@@ -15,7 +15,7 @@ from convstore.mongo.keys import ANNOTATIONS, application_state_id
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.retrying import Outrun, until_written
 from convstore.values.models import StateSnapshot
-from convstore.values.scope import Scope, check_ordinals
+from convstore.values.scope import Scope, check_ordinals, check_text_keys
 
 _MAX_BYTES = 256 * 1024
 
@@ -93,10 +93,11 @@ class StateKeeper:
 
 
 def _check_changes(changes: object) -> None:
-    if type(changes) is not dict or not changes or any(type(name) is not str for name in changes):
+    if type(changes) is not dict or not changes:
         raise InvalidInputError(
             'changes must be a dict with at least one value, such as {"step": 2}'
         )
+    check_text_keys(changes, name="changes")
 
 
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from convstore.values.models import (
     LastCall,
     MessagePreview,
 )
-from convstore.values.scope import Scope, check_number
+from convstore.values.scope import Scope, check_number, check_text_keys
 
 _DETAIL_CHARACTERS = 100_000
 _QUESTION_CHARACTERS = 200
@@ -106,6 +106,7 @@ class Catalog:
         if metadata is not ...:
             if type(metadata) is not dict:
                 raise InvalidInputError(f"metadata must be a dict, not {type(metadata).__name__}")
+            check_text_keys(metadata, name="metadata")
             details["metadata"] = metadata
         encoded = self._encoded(details)
         described = False

@@ -33,7 +33,7 @@ from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.background import SETTLE_SECONDS, Background
 from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME
 from convstore.runtime.log_reader import LogReader
-from convstore.values.plain import duration
+from convstore.values.plain import duration, shown_value
 from convstore.values.reports import ErasureReceipt
 from convstore.values.scope import PATH, Scope
 
@@ -231,7 +231,9 @@ class Retention:
     def _date_before(self, older_than: timedelta) -> datetime:
         """Return the date so long ago; raise an InvalidInputError if it is no age at which conversations may end."""
         if not isinstance(older_than, timedelta):
-            raise InvalidInputError(f"older_than must be a timedelta, not {older_than!r}")
+            raise InvalidInputError(
+                f"older_than must be a timedelta, not {shown_value(older_than)}"
+            )
         if older_than < LEAST_AGE:
             raise InvalidInputError(
                 f"older_than must be at least {duration(LEAST_AGE)}, not {duration(older_than)}"

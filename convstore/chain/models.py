@@ -8,6 +8,7 @@ from typing import Literal
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError
+from convstore.values.plain import shown_value
 
 Strategy = Literal["sections", "oversized_pair", "rotation", "qa", "qa_humans"]
 """The reason for a model call."""
@@ -52,7 +53,7 @@ class ChainSummarizerConfig:
             kind = type(each.default)
             if type(value) is not kind:
                 raise InvalidInputError(
-                    f"{each.name} must be of type {kind.__name__}, not {value!r}"
+                    f"{each.name} must be of type {kind.__name__}, not {shown_value(value)}"
                 )
             if type(value) is int and value <= 0:
                 object.__setattr__(self, each.name, each.default)

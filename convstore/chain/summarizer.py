@@ -13,6 +13,7 @@ from convstore.chain.work import Work, failed
 from convstore.exceptions import InvalidInputError
 from convstore.summarization.engine import KeptAnswers, Steps, drive_async, model_name
 from convstore.summarization.prompts import MIN_PROMPT_BYTES
+from convstore.values.plain import shown_value
 from convstore.values.policy import CompactionRule
 from convstore.values.scope import check_number
 
@@ -66,7 +67,8 @@ class ChainSummarizer:
     ) -> None:
         if not isinstance(handler, ChainModel) and not callable(handler):
             raise InvalidInputError(
-                f"handler must be a coroutine function or a LangChain model, not {handler!r}"
+                "handler must be a coroutine function or a LangChain model, not "
+                f"{shown_value(handler)}"
             )
         self.config = ChainSummarizerConfig() if config is None else config
         if rule is not None and not isinstance(rule, CompactionRule):

@@ -41,6 +41,7 @@ from convstore.values.models import (
     ToolRecord,
     Turn,
 )
+from convstore.values.plain import shown_value
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import Citation, ErasureReceipt, SearchHit
 from convstore.values.scope import (
@@ -243,7 +244,9 @@ class Conversation:
         """
         check_choice(busy, "raise", "wait", "interrupt", name="busy")
         if not isinstance(wait_seconds, int | float) or not 0 <= wait_seconds <= _MAX_WAIT:
-            raise InvalidInputError(f"wait_seconds must be 0 to {_MAX_WAIT}, not {wait_seconds!r}")
+            raise InvalidInputError(
+                f"wait_seconds must be 0 to {_MAX_WAIT}, not {shown_value(wait_seconds)}"
+            )
         asked = check_asked(turn_id, regenerate, instead_of, has_question=human is not None)
         whole = [] if human is None else [question_message(turn_id, human)]
         entrance = (services := await self._services()).turn_entrance

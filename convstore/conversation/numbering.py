@@ -24,6 +24,7 @@ from convstore.sources.outputs import returned_list
 from convstore.sources.placing import counted_passages
 from convstore.sources.source import FoundSources
 from convstore.sources.stub import RETRIEVAL_TOOL
+from convstore.values.plain import shown_value
 
 _LOGGER = logging.getLogger("convstore")
 _OTHER_MARKS = (
@@ -176,7 +177,7 @@ def _names_of(tools: Collection[Any]) -> frozenset[str]:
     if not all(isinstance(name, str) for name in names):
         raise InvalidInputError(
             "number_sources must be a collection of tools, functions or names of tools, not "
-            f"{tools!r}"
+            + shown_value(tools)
         )
     return frozenset(names)
 

@@ -35,12 +35,12 @@ from convstore.mongo.leases import renewing
 from convstore.runtime.background import settle
 from convstore.sources.detection import given_sources
 from convstore.sources.numbering import Given, with_numbers, with_rendered
-from convstore.sources.source import FoundSources
+from convstore.sources.source import MAX_SOURCES, FoundSources
 from convstore.turns.held import CHECK_SECONDS, RENEW_SECONDS, Addition, HeldTurn
 from convstore.turns.streaming import read_until
 from convstore.values.models import Receipt
 from convstore.values.policy import HistoryPolicy, check_policy
-from convstore.values.scope import PATH, check_choice
+from convstore.values.scope import PATH, check_choice, check_number
 from convstore.values.stamps import ViewStamp, check_stamp
 from convstore.values.turns import TurnCall
 from convstore.view.past import PastViews
@@ -354,6 +354,7 @@ class TurnSession:
             UnencodableError: A content block, a source or the artifact has a value of an unknown type.
             ContentConflictError: The call has another result. Nothing was written.
         """
+        check_choice(error, True, False, name="error")
         if error and sources:
             raise InvalidInputError(
                 "a failed call has no sources; leave out error=True, or the sources"
@@ -454,6 +455,7 @@ class TurnSession:
 
     async def reserve(self, number: int) -> range:
         """Reserve source ids as `Conversation.reserve_source_ids` does, while this worker holds the turn."""
+        check_number(number, name="number", minimum=1, maximum=MAX_SOURCES)
         if PATH in self._chat.scope:
             # A reservation would begin a deleted outermost conversation again.
             await self._held.renew()

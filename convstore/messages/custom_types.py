@@ -31,12 +31,12 @@ def functions_of(type_: type) -> tuple[_Function, _Function]:
     >>> load(dump(Hit(url="a")))
     Hit(url='a')
     """
-    if isinstance(type_, type) and issubclass(type_, BaseModel):
+    if issubclass(type_, BaseModel):
         if type_.__private_attributes__:
             raise InvalidInputError(
                 f"pass dump= and load= for {type_!r}: it has private attributes"
             )
-    elif not isinstance(type_, type) or not is_dataclass(type_):
+    elif not is_dataclass(type_):
         raise InvalidInputError(
             f"pass dump= and load= for {type_!r}: it is neither a pydantic model nor a dataclass"
         )

@@ -52,6 +52,7 @@ from convstore.messages.json_text import (
 )
 from convstore.messages.payload_ranges import PayloadRange, PayloadReader
 from convstore.values.models import Source, SourcePage
+from convstore.values.plain import shown_value
 
 _EXIT = object()
 _JSON_TYPES = TEXT_TYPES | {bool, float, type(None)}
@@ -105,15 +106,13 @@ class Codec:
         """Register a type; afterwards values of exactly this type are restored equal.
 
         Raises:
-            InvalidInputError: The type or the name is already registered, or `type_` is not a class.
+            InvalidInputError: The type or the name is already registered.
         """
-        if not isinstance(type_, type):
-            raise InvalidInputError(f"register a class, not {type_!r}")
         if type_ in self._by_type or type_ in _JSON_TYPES or type_ in (int, list, dict):
             raise InvalidInputError(f"{type_.__qualname__} is already registered")
         if type(kind.name) is not str or not kind.name:
             raise InvalidInputError(
-                f"the name of a type must be a non-empty str, not {kind.name!r}"
+                f"the name of a type must be a non-empty str, not {shown_value(kind.name)}"
             )
         if kind.name in self._by_name or kind.name == _LINE:
             raise InvalidInputError(f"the name {kind.name!r} is taken; pass another name=")

@@ -58,7 +58,7 @@ from convstore.mongo.keys import (
 from convstore.mongo.totals_documents import totals_from
 from convstore.mongo.versions import check_version, stamped
 from convstore.values.plain import shown_value
-from convstore.values.scope import parent_scope, root_scope
+from convstore.values.scope import check_text_keys, parent_scope, root_scope
 
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _BATCH = 1_000
@@ -128,6 +128,7 @@ class Head:
             )
             if not isinstance(title, str | None) or not isinstance(metadata, dict):
                 raise ValueError("its title or its metadata has the wrong type")
+            check_text_keys(metadata, name="metadata")
         except UnregisteredTypeError as error:
             raise StoreError(
                 f"title and metadata of {self.scope} cannot be read in this store: {error}"

@@ -21,6 +21,7 @@ from convstore.exceptions import InvalidInputError, TooManyIdsError
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN, weight
 from convstore.sources.source import MAX_SOURCES, read_ids
 from convstore.sources.stub import PAGE_TOKENS
+from convstore.values.plain import shown_value
 from convstore.values.scope import MAX_IDS, check_ids, check_number
 
 MAX_CHARACTERS = 4_000
@@ -269,7 +270,7 @@ def check_source_ids(given: Iterable[int] | str) -> list[int]:
         )
     except TypeError as error:
         raise InvalidInputError(
-            f"source_ids must be numbers or a text such as '3, 11-20', not {given!r}"
+            f"source_ids must be numbers or a text such as '3, 11-20', not {shown_value(given)}"
         ) from error
     except ValueError as error:
         raise InvalidInputError(

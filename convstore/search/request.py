@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from convstore.exceptions import InvalidInputError
 from convstore.index.words import query_groups
 from convstore.messages.encoding import MESSAGE_TYPES
+from convstore.values.plain import shown_value
 from convstore.values.scope import check_number, check_ordinals
 
 _MAX_HITS = 200
@@ -64,10 +65,13 @@ def _checked_types(types: Collection[str]) -> frozenset[str]:
     known = ", ".join(sorted(MESSAGE_TYPES))
     if isinstance(types, str) or not isinstance(types, Collection):
         raise InvalidInputError(
-            f'types must be a list of message types ({known}), such as ["human"], not {types!r:.60}'
+            f'types must be a list of message types ({known}), such as ["human"], not '
+            f"{shown_value(types)}"
         )
     if unknown := [
         name for name in types if not isinstance(name, str) or name not in MESSAGE_TYPES
     ]:
-        raise InvalidInputError(f"unknown message type {unknown[0]!r:.60}; the types are {known}")
+        raise InvalidInputError(
+            f"unknown message type {shown_value(unknown[0])}; the types are {known}"
+        )
     return frozenset(types)

@@ -16,6 +16,7 @@ from convstore.readback.request import check_page_tokens
 from convstore.sources.prompt import RenderSources
 from convstore.sources.stub import PAGE_TOKENS
 from convstore.store.handle import ConversationStore
+from convstore.values.plain import shown_value
 from convstore.values.scope import (
     Run,
     Scope,
@@ -128,10 +129,11 @@ def search_conversations_tool(
 def _check_keys(names: object, owner: ConversationStore) -> tuple[str, ...]:
     if isinstance(names, Sequence) and not isinstance(names, str):
         keys = tuple(names)
-        if keys and set(keys) <= set(owner.scope_keys):
+        if keys and all(key in owner.scope_keys for key in keys):
             return keys
     raise InvalidInputError(
-        f"shared_keys must name some of the store's keys, {owner.scope_keys}, not {names!r}"
+        f"shared_keys must name some of the store's keys, {owner.scope_keys}, not "
+        f"{shown_value(names)}"
     )
 
 

@@ -30,7 +30,7 @@ from convstore.sources.detection import SourceExtractor
 from convstore.sources.failures import FailureJudge, check_judge
 from convstore.values.environment import address_in, options_in
 from convstore.values.models import ConversationPage, ToolRecord
-from convstore.values.plain import suggests_options
+from convstore.values.plain import shown_value, suggests_options
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.reports import (
     ConversationHits,
@@ -608,8 +608,10 @@ class ConversationStore:
             load: Converts it back.
 
         Raises:
-            InvalidInputError: The type or the name is already registered, or functions are missing.
+            InvalidInputError: `type_` is no class, it or the name is already registered, or functions are missing.
         """
+        if not isinstance(type_, type):
+            raise InvalidInputError(f"register a class, not {shown_value(type_)}")
         if bool(dump) is not bool(load):
             raise InvalidInputError("pass both dump= and load=, or neither")
         if not dump or not load:
@@ -641,12 +643,13 @@ class ConversationStore:
 def _check_prefix(prefix: Any) -> None:
     if type(prefix) is not str or not _PREFIX.fullmatch(prefix):
         raise InvalidInputError(
-            f"collection_prefix must be up to 100 letters, digits, '_', '-' and '.', not {prefix!r}"
+            "collection_prefix must be up to 100 letters, digits, '_', '-' and '.', not "
+            f"{shown_value(prefix)}"
         )
 
 
 def _check_seconds(seconds: Any) -> None:
     if type(seconds) not in (int, float) or not 0 <= seconds < math.inf:
         raise InvalidInputError(
-            f"compaction_seconds must be a number of seconds from 0, not {seconds!r}"
+            f"compaction_seconds must be a number of seconds from 0, not {shown_value(seconds)}"
         )

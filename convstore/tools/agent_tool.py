@@ -16,7 +16,7 @@ from convstore.exceptions import InvalidInputError, StoreError, SyncUnsupportedE
 from convstore.messages.call_arguments import arguments_text
 from convstore.runtime.loop_thread import BothWays
 from convstore.values.json_form import has_few_levels, sendable, sendable_message
-from convstore.values.plain import part_of
+from convstore.values.plain import part_of, shown_value
 
 _ARGUMENTS = {"function": "arguments", "function_call": "arguments", "tool_use": "input"}
 _NOT_JSON = (
@@ -38,7 +38,7 @@ class AgentTool(StructuredTool):
             InvalidInputError: `api` is neither.
         """
         if api not in ("chat", "responses"):
-            raise InvalidInputError(f'api is "chat" or "responses", not {api!r}')
+            raise InvalidInputError(f'api is "chat" or "responses", not {shown_value(api)}')
         chat = convert_to_openai_tool(self)
         return chat if api == "chat" else {"type": "function", **chat["function"], "strict": False}
 

@@ -35,7 +35,7 @@ from convstore.transfer.openai_lines import (
 )
 from convstore.transfer.records import ExportReport, Problem
 from convstore.values.models import Turn
-from convstore.values.plain import counted
+from convstore.values.plain import counted, shown_value
 from convstore.values.scope import PATH, check_number, check_partial_scope
 
 ExportFormat: TypeAlias = Literal["convstore", "openai", "fine-tuning"]
@@ -85,7 +85,9 @@ async def export_conversations(
         StoreUnavailableError: The server does not answer. Only complete conversations were written.
     """
     if format not in _FORMATS:
-        raise InvalidInputError(f"format must be one of {', '.join(_FORMATS)}, not {format!r}")
+        raise InvalidInputError(
+            f"format must be one of {', '.join(_FORMATS)}, not {shown_value(format)}"
+        )
     if not callable(write):
         raise InvalidInputError(
             'write is a function that takes bytes, such as open(path, "wb").write, '

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Final
 
 from convstore.exceptions import InvalidInputError
+from convstore.values.plain import shown_value
 
 _CHARSETS: Final = {
     "d": string.digits,
@@ -42,7 +43,9 @@ class CallIdTemplate:
 
     def __post_init__(self) -> None:
         if not isinstance(self.template, str):
-            raise InvalidInputError(f"a template of call ids must be a str, not {self.template!r}")
+            raise InvalidInputError(
+                f"a template of call ids must be a str, not {shown_value(self.template)}"
+            )
         random = [part for part in _PART.finditer(self.template) if not part[3]]
         for part in random:
             if part[2] not in _CHARSETS or not 1 <= int(part[1][:9]) <= _LONGEST:

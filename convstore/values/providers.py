@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, get_args
 
 from convstore.exceptions import InvalidInputError
 from convstore.values.call_id_templates import CallIdTemplate
-from convstore.values.plain import suggests_options
+from convstore.values.plain import shown_value, suggests_options
 from convstore.values.scope import check_choice
 
 _PREFIX: Final = re.compile(r"^(?:[a-z]+(?:-[a-z]+)*\.)+")
@@ -137,7 +137,7 @@ class ProviderRules:
         """
         if not isinstance(name, str) or name not in ROWS:
             raise InvalidInputError(
-                f"provider is one of {', '.join(ROWS)}, or ProviderRules; not {name!r}"
+                f"provider is one of {', '.join(ROWS)}, or ProviderRules; not {shown_value(name)}"
             )
         return ROWS[name]
 

@@ -106,6 +106,16 @@ def check_number(value: int, *, name: str, minimum: int, maximum: int | None = N
     return value
 
 
+def check_text_keys(values: Mapping[Any, Any], *, name: str) -> None:
+    """Raise an InvalidInputError if a key is not a text.
+
+    >>> check_text_keys({"release": 4}, name="metadata")
+    """
+    for key in values:
+        if not isinstance(key, str):
+            raise InvalidInputError(f"each key of {name} must be a str, not {shown_value(key)}")
+
+
 def check_ordinals(**given: int | None) -> None:
     """Raise an InvalidInputError for an ordinal that is not a whole number from 0; None is allowed."""
     for name, ordinal in given.items():

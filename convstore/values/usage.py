@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from convstore.exceptions import InvalidInputError
+from convstore.values.plain import shown_value
 
 _MILLION = 1_000_000
 
@@ -63,9 +64,9 @@ def check_prices(prices: Any) -> Prices:
     for model, price in prices.items():
         if not isinstance(model, str) or not _is_price(price):
             raise InvalidInputError(
-                f"the price of {model!r} must be two to four numbers that are not negative, not "
-                f"{price!r}: those of a million tokens in and out, and of input that a cache read "
-                "and wrote, such as 2.5, 10 and 0.25"
+                f"the price of {model!r} must be two to four numbers that are not "
+                f"negative, not {shown_value(price)}: those of a million tokens in and out, and of "
+                "input that a cache read and wrote, such as 2.5, 10 and 0.25"
             )
     return dict(prices)
 

@@ -12,6 +12,7 @@ from pydantic import Field, PrivateAttr, SerializeAsAny
 from convstore.exceptions import InvalidInputError
 from convstore.values.json_form import Value
 from convstore.values.models import Compaction, HistoryReport
+from convstore.values.plain import shown_value
 from convstore.values.policy import HistoryPolicy
 from convstore.values.providers import ProviderRules
 from convstore.values.stamps import Stamper, ViewStamp, storable
@@ -113,7 +114,7 @@ class History(Value):
             InvalidInputError: `api` is neither, or there is no provider of this name.
         """
         if api not in ("chat", "responses"):
-            raise InvalidInputError(f'api is "chat" or "responses", not {api!r}')
+            raise InvalidInputError(f'api is "chat" or "responses", not {shown_value(api)}')
         write = to_chat if api == "chat" else to_responses
         request = write(self.messages, model=model, provider=provider)
         request.dropped = (*self.dropped, *request.dropped)

@@ -96,6 +96,23 @@ async def test_a_type_that_is_not_registered_is_called_that(
     assert (await store.verify(user_id=user)).ok
 
 
+async def test_metadata_with_a_key_that_is_no_text_costs_one_row(
+    store: ConversationStore, user: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions stored it; the row says how it is mended, and `update` mends it."""
+    chat = store.conversation(user_id=user, thread_id="t0")
+    with monkeypatch.context() as earlier:
+        earlier.setattr("convstore.admin.catalog.check_text_keys", lambda *_, **__: None)
+        await chat.update(metadata={2: "a"})
+    title, problem = (await rows(store, user))["t0"]
+    assert title is None
+    assert "each key of metadata must be a str, not 2" in problem
+    with pytest.raises(CorruptDocumentError, match="set them again"):
+        await chat.info()
+    await chat.update(title="Again", metadata={"2": "a"})
+    assert (await rows(store, user))["t0"] == ("Again", "")
+
+
 @pytest.mark.slow
 @pytest.mark.costly
 @pytest.mark.parametrize(

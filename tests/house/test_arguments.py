@@ -19,6 +19,7 @@ from convstore import (
     StoreUnavailableError,
     number_sources,
     retrieve_previous_sources_tool,
+    search_conversations_tool,
 )
 from convstore.admin.retention import Retention
 from convstore.exceptions import InvalidScopeError
@@ -27,7 +28,24 @@ from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langgraph import load_node
 from convstore.store.handle import StoreOptions
 from convstore.summarization import HeadTailSummarizer
+from convstore.transfer import export_conversations
+from convstore.types import ProviderRules
 from convstore.values.scope import check_number
+from convstore.values.usage import check_prices
+
+TAKES_ANYTHING: dict[str, Callable[[Conversation, Any], Any]] = {
+    "wait_seconds": lambda chat, value: chat.turn("q", human="?", wait_seconds=value),
+    "types": lambda chat, value: chat.search("whales", types=value),
+    "older_than": lambda chat, value: chat.store.prune(older_than=value),
+    "type": lambda chat, value: chat.store.register_artifact_type(value),
+    "prefix": lambda _, value: ConversationStore(MEMORY["x"], collection_prefix=value),
+    "seconds": lambda _, value: ConversationStore(MEMORY["x"], compaction_seconds=value),
+    "keys": lambda chat, value: search_conversations_tool(chat.store, shared_keys=value),
+    "api": lambda chat, value: chat.retrieve_previous_sources_tool().to_openai(api=value),
+    "format": lambda chat, value: export_conversations(chat.store, print, format=value),
+    "provider": lambda _, value: ProviderRules.named(value),
+    "prices": lambda _, value: check_prices({"gpt-5": value}),
+}
 
 TAKES_POLICY: dict[str, Callable[[Conversation, Any], Any]] = {
     "store": lambda _, policy: ConversationStore(AsyncMongoMockClient()["x"], policy=policy),
@@ -36,6 +54,9 @@ TAKES_POLICY: dict[str, Callable[[Conversation, Any], Any]] = {
     "middleware": lambda chat, policy: ConversationMiddleware(chat.store, policy=policy),
     "node": lambda chat, policy: load_node(chat.store, policy=policy),
 }
+
+
+MEMORY = AsyncMongoMockClient()
 
 
 @pytest.fixture
@@ -72,6 +93,53 @@ async def test_what_is_no_policy_is_refused_by_a_load(chat: Conversation, wrong:
         InvalidInputError, match=f"policy must be a HistoryPolicy, not {type(wrong).__name__}"
     ):
         await chat.load_history(wrong)
+
+
+@pytest.mark.parametrize("name", TAKES_ANYTHING)
+async def test_a_refused_value_is_shown_in_short(chat: Conversation, name: str) -> None:
+    """A long or deep value is refused as any other; the error has a few characters of it."""
+    deep: list[Any] = []
+    for _ in range(10_000):
+        deep = [deep]
+    for value in (deep, ["x" * 10_000] * 500):
+        with pytest.raises(InvalidInputError) as caught:
+            await TAKES_ANYTHING[name](chat, value)
+        assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, 1_001, True, "2"], ids=repr)
+async def test_a_turn_reserves_whole_numbers(chat: Conversation, wrong: Any) -> None:
+    """Half a number would be added to the totals of the log, which nothing could read then."""
+    async with await chat.turn("q", human="?") as turn:
+        with pytest.raises(InvalidInputError, match="number must be a whole number from 1 to 1000"):
+            await turn.reserve(wrong)
+        assert await turn.reserve(2) == range(1, 3)
+        await turn.append(AIMessage("Whales."))
+
+
+async def test_a_failure_is_told_in_the_content(chat: Conversation) -> None:
+    """A text as `error` is refused, as the model would not see it."""
+    call = {"name": "search", "args": {}, "id": "c"}
+    async with await chat.turn("q", human="?") as turn:
+        await turn.append(AIMessage("", tool_calls=[call]))
+        with pytest.raises(InvalidInputError, match="error must be True or False, not 'no city'"):
+            await turn.add_result(turn.open_calls[0], error="no city")  # type: ignore[arg-type]
+        await turn.add_result(turn.open_calls[0], "no city", error=True)
+        await turn.finish()
+
+
+@pytest.mark.parametrize("key", [2, None, True, b"x", (1,)], ids=repr)
+async def test_metadata_and_state_have_texts_as_keys(chat: Conversation, key: Any) -> None:
+    """Another key, which a row of a listing cannot have, is refused before it hides all rows."""
+    await chat.append(HumanMessage("?"))
+    with pytest.raises(InvalidInputError, match="each key of metadata must be a str"):
+        await chat.update(metadata={"a": 1, key: 3})
+    with pytest.raises(InvalidInputError, match="each key of changes must be a str"):
+        await chat.state.update({"a": 1, key: 3})
+    assert (await chat.info()).metadata == {}
+    await chat.update(metadata={"a": {key: 3}})
+    [info] = (await chat.store.list_conversations(everything=True)).conversations
+    assert info.metadata == {"a": {key: 3}}
 
 
 def test_a_store_that_is_to_summarise_has_a_summarizer() -> None:

@@ -412,8 +412,6 @@ def test_a_taught_type_is_known_to_a_copy() -> None:
         (dict, "x"),
         (int, "x"),
         (datetime, "x"),
-        ("_Tag", "x"),
-        (7, "x"),
     ],
 )
 def test_a_name_or_type_that_is_taken_is_refused(type_: Any, name: list[str] | str) -> None:

@@ -34,6 +34,7 @@ from convstore.messages.tool_calls import calls_of
 from convstore.messages.usage import usage_of
 from convstore.types import History, LogItem, OpenAIMessages, ProviderRules, Receipt
 from convstore.values.json_form import sendable
+from convstore.values.plain import shown_value
 from convstore.values.policy import check_policy
 from convstore.values.providers import ROWS, rules_for
 from convstore.values.scope import check_choice
@@ -316,7 +317,7 @@ def _settings(given: Any) -> SessionSettings | None:
             return SessionSettings(**given)
     raise InvalidInputError(
         "session_settings must be a SessionSettings or a dict of its fields "
-        f"({', '.join(sorted(names))}), not {given!r}"
+        f"({', '.join(sorted(names))}), not {shown_value(given)}"
     )
 
 
