@@ -80,11 +80,9 @@ class InvalidMessageError(InvalidInputError):
     def __init__(self, problem: str, *, index: int | None = None, field: str = "") -> None:
         self.index = index
         self.field = field
-        location = (
-            ""
-            if index is None
-            else f"message {index}" + (f", field {field!r}" if field else "") + ": "
-        )
+        location = ""
+        if index is not None:
+            location = f"message {index}" + (f", field {field!r}" if field else "") + ": "
         super().__init__(location + problem)
 
 
@@ -212,14 +210,18 @@ class ContentConflictError(ConflictError):
         self.message_id = message_id
         self.key = key
         self.position = position
-        super().__init__(
-            f"message id {message_id!r} already exists in this conversation with different "
-            "content; the log is immutable: append the new content under a new id"
-            if key is None
-            else f"an append with the key {key!r} has already stored other content as message "
-            f"{position} of its batch; to repeat that append, pass the same batch; "
-            "for new content, pass a new key"
-        )
+        if key is None:
+            problem = (
+                f"message id {message_id!r} already exists in this conversation with different "
+                "content; the log is immutable: append the new content under a new id"
+            )
+        else:
+            problem = (
+                f"an append with the key {key!r} has already stored other content as message "
+                f"{position} of its batch; to repeat that append, pass the same batch; "
+                "for new content, pass a new key"
+            )
+        super().__init__(problem)
 
 
 class MessageRewoundError(ConflictError):

@@ -280,11 +280,10 @@ def _error_of(prepared: Prepared, given: ToolMessage, batch: Batch, tool: str) -
 def _stub_tokens(new: Prepared, stub: str, batch: Batch) -> int:
     """Return the size of a result as its stub; only content and artifact are taken out of most results."""
     is_split = new.has_large_fields
-    shown = (
-        leave_out(decode_message(batch.codec, new.stored.body))
-        if is_split
-        else new.message.model_copy()
-    )
+    if is_split:
+        shown = leave_out(decode_message(batch.codec, new.stored.body))
+    else:
+        shown = new.message.model_copy()
     return count(batch.counter, with_stub(shown, stub))
 
 

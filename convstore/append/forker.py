@@ -82,17 +82,14 @@ class Forker:
         if await self._is_made(new_scope, source, request):
             return
         if cached is None:
-            raise (
-                UnknownMessageError(before_id)
-                if before_id
-                else InvalidInputError("there is no conversation to fork")
-            )
+            if before_id:
+                raise UnknownMessageError(before_id)
+            raise InvalidInputError("there is no conversation to fork")
         async with append_timeout(), self._reader.reading(cached):
-            cut = (
-                await self._whole(cached)
-                if before_id is None
-                else await self._before(cached, before_id)
-            )
+            if before_id is None:
+                cut = await self._whole(cached)
+            else:
+                cut = await self._before(cached, before_id)
             target = secrets.token_hex(12)
             await self._tombstones.begin_copy(target, dict(new_scope), sweep_after=_SWEEP_AFTER)
             await self._copy(cached, target, cut)

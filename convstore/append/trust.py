@@ -70,11 +70,10 @@ def _cleaned(message: BaseMessage, **update: Any) -> BaseMessage:
     for field in ("additional_kwargs", "response_metadata"):
         values = getattr(message, field)
         is_marked = not _MARKS.isdisjoint(values)
-        update[field] = (
-            {key: value for key, value in values.items() if key not in _MARKS}
-            if is_marked
-            else values
-        )
+        if is_marked:
+            update[field] = {key: value for key, value in values.items() if key not in _MARKS}
+        else:
+            update[field] = values
     is_same = all(getattr(message, field) is value for field, value in update.items())
     return message if is_same else message.model_copy(update=update)
 

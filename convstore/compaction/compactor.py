@@ -398,12 +398,12 @@ class Compactor:
     def _bodies(self, plan: _Plan, result: CompactionResult) -> tuple[str, ...]:
         """Encode the messages that replace others; tool results among them become stubs."""
         results = {row.message.id: row.message for row in plan.folded if row.message.type == "tool"}
-        history = [
-            self._reader.stubbed(results[str(message.id)])
-            if isinstance(message, ToolMessage) and message.id in results
-            else message
-            for message in result.messages
-        ]
+        history = list[BaseMessage]()
+        for message in result.messages:
+            if isinstance(message, ToolMessage) and message.id in results:
+                history.append(self._reader.stubbed(results[message.id]))
+            else:
+                history.append(message)
         return tuple(
             self._codec.encode(fields_of(_in_words_of_views(message)), omitted=None)
             for message in history

@@ -284,11 +284,10 @@ def _as_text(message: BaseMessage, *, is_kept: bool) -> BaseMessage:
     """Return the message, or its text as an AI message if it does not fit into a chain."""
     if is_kept and isinstance(message, HumanMessage | AIMessage | ToolMessage):
         return message
-    what = (
-        f"A result of {message.name or 'a tool'} without its call"
-        if isinstance(message, ToolMessage)
-        else message.type
-    )
+    if isinstance(message, ToolMessage):
+        what = f"A result of {message.name or 'a tool'} without its call"
+    else:
+        what = message.type
     said = f"({what}: {text_of(message.content)})"
     return AIMessage(said, id=message.id, additional_kwargs=mark("summary"))
 

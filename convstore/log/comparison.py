@@ -72,11 +72,10 @@ def content_digest(
         speaker = str(message.name)
     calls = _calls(message, codec) if isinstance(message, AIMessage) else []
     is_text = not speaker and not rest and not calls
-    head = (
-        _TEXT_HEADS[message.type]
-        if is_text
-        else json.dumps([message.type, speaker, rest, calls]).encode()
-    )
+    if is_text:
+        head = _TEXT_HEADS[message.type]
+    else:
+        head = json.dumps([message.type, speaker, rest, calls]).encode()
     valid = valid_text(text)
     # A client was shown valid text, and sends that back.
     written = digest_of(valid.strip()) if text_digest is None or valid is not text else text_digest

@@ -78,11 +78,9 @@ class PayloadRef:
     def shown_part(self) -> PayloadRef:
         """Return the location of the shown characters, as a payload of its own."""
         ends = tuple(end for end in self.ends if end <= self.shown)
-        return (
-            self
-            if ends == self.ends
-            else replace(self, ends=ends, size=self.size * self.shown // self.ends[-1])
-        )
+        if ends == self.ends:
+            return self
+        return replace(self, ends=ends, size=self.size * self.shown // self.ends[-1])
 
 
 @dataclass(slots=True)

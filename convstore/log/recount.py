@@ -37,12 +37,12 @@ def recount(entries: Sequence[Entry], *, codec: Codec, counter: NamedCounter) ->
 def _recounted(entry: Entry, codec: Codec, counter: NamedCounter) -> Entry:
     shown = [_shown_tokens(message, codec, counter) for message in entry.messages]
     ratio = sum(shown) / max(1, sum(message.view_tokens for message in entry.messages))
-    whole = [
-        _hidden_tokens(message, ratio, counter) + view
-        if message.payload
-        else _whole_tokens(message, view, codec, counter)
-        for message, view in zip(entry.messages, shown, strict=True)
-    ]
+    whole = list[int]()
+    for message, view in zip(entry.messages, shown, strict=True):
+        if message.payload:
+            whole.append(_hidden_tokens(message, ratio, counter) + view)
+        else:
+            whole.append(_whole_tokens(message, view, codec, counter))
     sizes = zip(entry.messages, whole, shown, strict=True)
     return replace(entry, messages=tuple(_resized(message, *tokens) for message, *tokens in sizes))
 

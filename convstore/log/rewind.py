@@ -196,11 +196,10 @@ class Rewinds:
         event = shown_event(entry)
         if event is None or event.is_of_call or not (event.over or event.variant):
             return event
-        is_active = (
-            self.has(entry.last)
-            if entry.first <= entry.last
-            else self._with_entry(entry.number) is None
-        )
+        if entry.first <= entry.last:
+            is_active = self.has(entry.last)
+        else:
+            is_active = self._with_entry(entry.number) is None
         return event if is_active else None
 
     @staticmethod

@@ -282,11 +282,9 @@ class RunningTotals:
 def _arguments(message: BaseMessage, call: Call) -> str:
     """Return the beginning of a call's arguments as JSON, "" if the call is not in the message's list of calls."""
     calls = message.tool_calls if isinstance(message, AIMessage) else []
-    return (
-        text_of(calls[call.position]["args"])[:_ARGUMENT_CHARACTERS]
-        if call.position < len(calls)
-        else ""
-    )
+    if call.position < len(calls):
+        return text_of(calls[call.position]["args"])[:_ARGUMENT_CHARACTERS]
+    return ""
 
 
 def _cut_reason(message: BaseMessage) -> str:

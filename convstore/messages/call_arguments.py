@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 from langchain_core.messages import AIMessage
@@ -148,35 +148,29 @@ def _with_block(block: dict[Any, Any]) -> dict[Any, Any]:
         # The input of a custom tool is free text, not JSON.
         if key not in block or (key == "input" and isinstance(block[key], str)):
             continue
-        block = (
-            {**block, key: _sanitized(block[key])}
-            if isinstance(block[key], str)
-            else _with_dict(block, key)
-        )
+        if isinstance(block[key], str):
+            block = {**block, key: _sanitized(block[key])}
+        else:
+            block = _with_dict(block, key)
     return block
 
 
 def _with_raw_calls(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Repair OpenAI's raw calls, whose arguments are a string two levels down."""
     calls = kwargs.get("tool_calls")
-    update: dict[str, Any] = (
-        {"tool_calls": _with_functions(calls)} if isinstance(calls, list) else {}
-    )
+    update = dict[str, Any]()
+    if isinstance(calls, list):
+        update["tool_calls"] = [_with_function(call) for call in calls]
     if isinstance(function := kwargs.get("function_call"), dict) and "arguments" in function:
         update["function_call"] = {**function, "arguments": _sanitized(function["arguments"])}
     return {**kwargs, **update}
 
 
-def _with_functions(calls: Sequence[Any]) -> list[Any]:
-    return [
-        {
-            **call,
-            "function": {
-                **call["function"],
-                "arguments": _sanitized(call["function"].get("arguments")),
-            },
-        }
-        if isinstance(call, dict) and isinstance(call.get("function"), dict)
-        else call
-        for call in calls
-    ]
+def _with_function(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return call
+    return {
+        **call,
+        "function": {**function, "arguments": _sanitized(function.get("arguments"))},
+    }

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Final
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, InvalidToolCall, ToolMessage
 
 from convstore.exceptions import InvalidInputError
 from convstore.messages.tool_calls import Call, calls_of, changed_block, with_changes
@@ -131,12 +131,12 @@ def _with_unique_ids(
 ) -> tuple[AIMessage, tuple[ToolMessage, ...]]:
     ids = NewIds(_UNIQUE, unique=True, any_form=True)
     # `rename_calls` ignores an invalid call without an id, but LangChain answers it under the empty id.
-    invalid = [
-        {**call, "id": ids.make("", tool="", key=f"{ai.id}\0invalid {at}")}
-        if call.get("id") == ""
-        else call
-        for at, call in enumerate(ai.invalid_tool_calls)
-    ]
+    invalid = list[InvalidToolCall]()
+    for at, call in enumerate(ai.invalid_tool_calls):
+        named = call
+        if call.get("id") == "":
+            named = {**call, "id": ids.make("", tool="", key=f"{ai.id}\0invalid {at}")}
+        invalid.append(named)
     if invalid != ai.invalid_tool_calls:
         ai = ai.model_copy(update={"invalid_tool_calls": invalid})
     return rename_calls(ai, results, ids)

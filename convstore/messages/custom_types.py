@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from convstore.exceptions import InvalidInputError
 from convstore.values.json_form import new_model
@@ -46,13 +47,14 @@ def functions_of(type_: type) -> tuple[_Function, _Function]:
 def _defaults_of(type_: Any) -> dict[str, Callable[[], Any] | None]:
     """Return for each field the function that makes its default, None for a required field."""
     if issubclass(type_, BaseModel):
-        return {
-            name: None
-            if field.is_required()
-            else partial(field.get_default, call_default_factory=True)
-            for name, field in type_.model_fields.items()
-        }
+        return {name: _default_in(info) for name, info in type_.model_fields.items()}
     return {field.name: _default_of(field) for field in fields(type_)}
+
+
+def _default_in(field: FieldInfo) -> Callable[[], Any] | None:
+    if field.is_required():
+        return None
+    return partial(field.get_default, call_default_factory=True)
 
 
 def _default_of(field: Field[Any]) -> Callable[[], Any] | None:

@@ -343,11 +343,9 @@ def _message_of(fields: dict[str, Any], stub: str | None = None) -> BaseMessage:
     for key, make in _EMPTY_FIELDS[name]:
         if key not in fields:
             values[key] = make()
-    extra = (
-        {key: values.pop(key) for key in fields if key not in defaults}
-        if len(values) > len(defaults)
-        else {}
-    )
+    extra = dict[str, Any]()
+    if len(values) > len(defaults):
+        extra = {key: values.pop(key) for key in fields if key not in defaults}
     return new_model(_CLASSES[name], values, extra=extra, fields_set=set(fields))
 
 
@@ -355,11 +353,10 @@ def link_of(block: Any) -> str:
     """Return the id shared by the request and the result of a tool that the provider ran, "" for other blocks."""
     if type(block) is not dict:
         return ""
-    link = (
-        block.get("id")
-        if block.get("type") in _REQUESTS
-        else block.get("tool_use_id") or block.get("tool_call_id")
-    )
+    if block.get("type") in _REQUESTS:
+        link = block.get("id")
+    else:
+        link = block.get("tool_use_id") or block.get("tool_call_id")
     return link if is_text(link) else ""
 
 
@@ -437,15 +434,15 @@ def _split_dict(
     keep: Collection[str] = (),
     late: bool = True,
 ) -> dict[Any, Any]:
-    return {
-        key: payload.put(part)
-        if key not in keep
-        and type(part) is not PayloadRange
-        and (size := _size(part, payload)) >= minimum
-        and (late or not _is_late(key, size))
-        else part
-        for key, part in value.items()
-    }
+    left = dict[Any, Any]()
+    for key, part in value.items():
+        left[key] = part
+        if key in keep or type(part) is PayloadRange:
+            continue
+        size = _size(part, payload)
+        if size >= minimum and (late or not _is_late(key, size)):
+            left[key] = payload.put(part)
+    return left
 
 
 def _minimum(parts: Collection[Any], payload: _Payload) -> int:
@@ -453,11 +450,9 @@ def _minimum(parts: Collection[Any], payload: _Payload) -> int:
     if payload.minimum < PART_MINIMUM or len(parts) * PART_MINIMUM <= _MAX_SMALL_PARTS:
         return payload.minimum
     small = sum(size for size in (_size(part, payload) for part in parts) if size < PART_MINIMUM)
-    return (
-        max(SMALLEST_PART, _MAX_SMALL_PARTS // len(parts))
-        if small > _MAX_SMALL_PARTS
-        else PART_MINIMUM
-    )
+    if small > _MAX_SMALL_PARTS:
+        return max(SMALLEST_PART, _MAX_SMALL_PARTS // len(parts))
+    return PART_MINIMUM
 
 
 def _size(value: Any, payload: _Payload) -> int:

@@ -70,14 +70,13 @@ def approximate_tokens(messages: Sequence[BaseMessage], *, media: MediaFigures =
     >>> approximate_tokens([HumanMessage("Where is my order?")]), approximate_tokens([HumanMessage("我的订单在哪里")])
     (9, 11)
     """
-    return sum(
-        [
-            _with_blocks(item, media, media_of(item))
-            if isinstance(item.content, list)
-            else _with_text(item)
-            for item in messages
-        ]
-    )
+    total = 0
+    for message in messages:
+        if isinstance(message.content, list):
+            total += _with_blocks(message, media, media_of(message))
+        else:
+            total += _with_text(message)
+    return total
 
 
 def _with_text(message: BaseMessage) -> int:

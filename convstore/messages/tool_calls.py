@@ -344,11 +344,9 @@ def without_orphans(
 def _as_text(result: ToolMessage, call: str) -> HumanMessage:
     head = f"[Result of an earlier call of {call}]"
     content = result.content
-    text = (
-        f"{head}\n{content}"
-        if isinstance(content, str)
-        else [{"type": "text", "text": head}, *content]
-    )
+    text: str | list[str | dict[Any, Any]] = f"{head}\n{content}"
+    if not isinstance(content, str):
+        text = [{"type": "text", "text": head}, *content]
     return HumanMessage(text, id=result.id, additional_kwargs=mark("late_result"))
 
 

@@ -343,11 +343,10 @@ class _Walk:
         plain = None
         if kind is not None:
             try:
-                plain = (
-                    sorted(value, key=self._order)
-                    if type(value) in (set, frozenset)
-                    else kind.dump(value)
-                )
+                if type(value) in (set, frozenset):
+                    plain = sorted(value, key=self._order)
+                else:
+                    plain = kind.dump(value)
             except Exception as error:  # noqa: BLE001 - `dump` may be the application's function
                 kind = None
                 cause = error

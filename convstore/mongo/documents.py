@@ -256,6 +256,9 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str, turn: in
         (id_, get("call", ""), get("answers", ""), get("sources", ""))
     )
     stamp = unsealed(found, id_) if (found := get("stamp")) else ""
+    content_digest = b""
+    if found := get("content_digest"):
+        content_digest = stored_bytes(found, length=CONTENT_DIGEST_BYTES)
     tokens, view_tokens, unseen = stored_numbers((tokens, view_tokens, get("unseen", 0)))
     if unseen >= ordinal:
         raise ValueError("a message was written by a model that had seen less than nothing")
@@ -272,9 +275,7 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str, turn: in
         stored_bytes(digest, length=DIGEST_BYTES),
         tokens,
         view_tokens,
-        stored_bytes(found, length=CONTENT_DIGEST_BYTES)
-        if (found := get("content_digest"))
-        else b"",
+        content_digest,
         turn,
         ordinal - 1 - unseen if type_ == "ai" and not answers else 0,
         tuple(stored_texts(found)) if (found := get("calls")) else (),

@@ -157,13 +157,14 @@ class Driver:
 
         With `raw`, the documents that it returns are decoded later, by `decoded`; in memory they are never encoded.
         """
-        has_raw_documents = raw and self.name != "memory"
-        options = CodecOptions() if self.name == "memory" else _OPTIONS
+        options: CodecOptions[Any] = _OPTIONS
+        if self.name == "memory":
+            options = CodecOptions()
+        elif raw:
+            options = _OPTIONS.with_options(document_class=RawBSONDocument)
         return self.database.get_collection(
             self.prefix + name,
-            codec_options=_OPTIONS.with_options(document_class=RawBSONDocument)
-            if has_raw_documents
-            else options,
+            codec_options=options,
             read_preference=ReadPreference.PRIMARY,
             read_concern=ReadConcern("majority"),
             write_concern=WriteConcern("majority", j=True),

@@ -436,6 +436,9 @@ def head_from(document: Document) -> Head:
         own = first_id(conversation)
         if head_id(scope, parent_id(conversation)) != document["_id"]:
             raise ValueError("the key does not match the scope")
+        origin = None
+        if "origin" in document:
+            origin = Origin(*json.loads(unsealed(document["origin"], own, "origin")))
         return Head(
             key=document["_id"],
             conversation=conversation,
@@ -446,9 +449,7 @@ def head_from(document: Document) -> Head:
             entry=EntryRef(*map(stored_number, stored_list(document["entry"]))),
             details=dict(document.get("details", {})),
             has_children="has_children" in document,
-            origin=Origin(*json.loads(unsealed(document["origin"], own, "origin")))
-            if "origin" in document
-            else None,
+            origin=origin,
         )
 
 

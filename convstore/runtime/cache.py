@@ -344,13 +344,13 @@ class ConversationCache:
 
     def end_turn(self, cached: CachedConversation) -> None:
         """Reduce the payloads of the turn in progress to the parts that views show once it is finished."""
-        lasting = {
-            id_: kept
-            if kept.is_lasting
-            else CachedPayload(kept.text[: kept.shown], kept.shown, is_lasting=True)
-            for id_, kept in cached.payloads.items()
-            if kept.is_lasting or kept.shown
-        }
+        lasting = dict[str, CachedPayload]()
+        for id_, kept in cached.payloads.items():
+            if kept.is_lasting:
+                lasting[id_] = kept
+            elif kept.shown:
+                shown = kept.text[: kept.shown]
+                lasting[id_] = CachedPayload(shown, kept.shown, is_lasting=True)
         self.keep_payloads(cached, lasting)
 
     def keep_end(self, cached: CachedConversation, end: LoadedEnd) -> None:

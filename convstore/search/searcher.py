@@ -110,6 +110,9 @@ class Searcher:
             text = texts.text(window)
             label = part.labels.get(place.windows[0])
             sources = (part.windows.source_of[number] for number in place.windows)
+            characters = request.characters
+            if window.window.source_id:
+                characters = request.source_characters
             hit = SearchHit(
                 message_id=message.id,
                 ordinal=message.ordinal,
@@ -119,9 +122,7 @@ class Searcher:
                 source_ids=tuple(dict.fromkeys(number for number in sources if number)),
                 snippet=snippets.of(
                     f"{label}\n{text}" if label and not request.is_for_model else text,
-                    characters=request.source_characters
-                    if window.window.source_id
-                    else request.characters,
+                    characters=characters,
                 ),
                 score=place.score,
                 created_at=message.created_at,

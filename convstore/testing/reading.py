@@ -178,11 +178,10 @@ class ReadBackContract:
         filler = "Nothing of that kind is said in this line.\n"
         for index in range(12):
             found = [(f"{filler * 40}NEEDLE s{index} {filler * 40}", {"title": f"T{index}"})]
-            text = (
-                f"{filler * 500}needle h{index}."
-                if index % 10 == 0
-                else f"Where is the Needle h{index}?"
-            )
+            if index % 10 == 0:
+                text = f"{filler * 500}needle h{index}."
+            else:
+                text = f"Where is the Needle h{index}?"
             result = ToolMessage(
                 found[0][0], artifact=found, id=f"r{index}", tool_call_id=f"c{index}", name="search"
             )

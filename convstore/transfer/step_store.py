@@ -70,14 +70,14 @@ async def _record(
         items += _items(message, f"message {index} of run {snapshot['run_id']}")
         has_instructions |= isinstance(message, Mapping) and bool(message.get("instructions"))
     notes = ["the instructions of its requests are left out"] if has_instructions else []
+    if snapshot.get("state") == "interrupted":
+        notes.append("its newest snapshot was interrupted")
     return ConversationRecord(
         id=id_,
         messages=items,
         where=where,
         fields=merged_fields(*runs),
-        notes=[*notes, "its newest snapshot was interrupted"]
-        if snapshot.get("state") == "interrupted"
-        else notes,
+        notes=notes,
     )
 
 

@@ -6,7 +6,7 @@ The module is long because what is read, decided and shown depends on the same r
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -118,11 +118,9 @@ class Load(ActiveRows):
             return 0
         last = self.rows[-1]
         system = () if self.summary else self.system or ()
-        now = (
-            []
-            if is_finished(self.rows)
-            else takewhile(lambda row: row.turn == last.turn, reversed(self.rows))
-        )
+        now: Iterable[Row] = ()
+        if not is_finished(self.rows):
+            now = takewhile(lambda row: row.turn == last.turn, reversed(self.rows))
         whole = sum(row.message.tokens - row.message.view_tokens for row in now)
         return max(
             0,

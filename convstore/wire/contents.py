@@ -60,12 +60,11 @@ class ContentReader:
 
     def other(self, message: BaseMessage, block: Block) -> Iterator[dict[str, Any]]:
         """Yield what the framework has for another block; by default nothing, but a report."""
-        calls = (
-            (*message.tool_calls, *message.invalid_tool_calls)
-            if isinstance(message, AIMessage)
-            else ()
-        )
-        if block.kind != "call" or block.id not in {call["id"] for call in calls}:
+        ids = set[str | None]()
+        if isinstance(message, AIMessage):
+            calls = (*message.tool_calls, *message.invalid_tool_calls)
+            ids = {call["id"] for call in calls}
+        if block.kind != "call" or block.id not in ids:
             name = "reasoning" if block.kind == "reasoning" else block.type or "block"
             self.drop(message, name, "the framework has no part for it")
         yield from ()
@@ -117,21 +116,13 @@ def reasoning_part(block: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, str) and value
     }
     encrypted = fields.get("encrypted_content")
-    item = fields.get("id")
+    item = fields.get("id") if encrypted else None
+    redacted = fields.get("data") if block.get("type") == "redacted_thinking" else None
+    signature = fields.get("thoughtSignature") or fields.get("thought_signature")
     proofs = (
-        ("openai", {"reasoningEncryptedContent": encrypted, "itemId": item if encrypted else None}),
-        (
-            "anthropic",
-            {
-                "redactedData": fields.get("data")
-                if block.get("type") == "redacted_thinking"
-                else None
-            },
-        ),
-        (
-            "google",
-            {"thoughtSignature": fields.get("thoughtSignature") or fields.get("thought_signature")},
-        ),
+        ("openai", {"reasoningEncryptedContent": encrypted, "itemId": item}),
+        ("anthropic", {"redactedData": redacted}),
+        ("google", {"thoughtSignature": signature}),
         ("anthropic", {"signature": fields.get("signature")}),
     )
     for provider, given in proofs:
@@ -145,11 +136,9 @@ def _reasoning_beside(message: BaseMessage) -> Iterator[dict[str, Any]]:
     for key in _BESIDE:
         value = message.additional_kwargs.get(key)
         blocks = [{"text": value}] if isinstance(value, str) and value else value
-        if (
-            found := [block for block in blocks if isinstance(block, dict)]
-            if isinstance(blocks, list)
-            else []
-        ):
+        if not isinstance(blocks, list):
+            continue
+        if found := [block for block in blocks if isinstance(block, dict)]:
             yield from map(reasoning_part, found)
             return
 

@@ -64,11 +64,9 @@ def _prompt(part: Mapping[str, Any], *, whole: bool) -> BaseMessage | None:
         case {"part_kind": "system-prompt", "content": content}:
             return SystemMessage(content)
         case {"part_kind": "user-prompt", "content": content}:
-            return HumanMessage(
-                content
-                if isinstance(content, str)
-                else content_of([*_blocks(content, whole=whole)])
-            )
+            if not isinstance(content, str):
+                content = content_of([*_blocks(content, whole=whole)])
+            return HumanMessage(content)
         case {"part_kind": "tool-return" | "retry-prompt", "tool_name": str()}:
             return _result(part)
         case {"part_kind": "retry-prompt" | "retry-feedback", "content": content}:

@@ -309,11 +309,9 @@ def last_model(messages: Sequence[BaseMessage]) -> str:
 def role_of(message: BaseMessage) -> str:
     """Return the role of a message: "system", "developer", "assistant" or "user"."""
     if isinstance(message, SystemMessage):
-        return (
-            "developer"
-            if message.additional_kwargs.get("__openai_role__") == "developer"
-            else "system"
-        )
+        if message.additional_kwargs.get("__openai_role__") == "developer":
+            return "developer"
+        return "system"
     if isinstance(message, ChatMessage):
         return message.role if message.role in _ROLES else "user"
     return "assistant" if isinstance(message, AIMessage) else "user"

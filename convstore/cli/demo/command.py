@@ -40,12 +40,11 @@ def demo_command(
       convstore demo --json | jq .tokens
       convstore demo --inspect
     """
-    shown = (
-        _inspect(uri, port=port, open_browser=not no_browser, as_document=as_document)
-        if inspect
-        else _run(uri)
-    )
-    answer(shown, as_document=as_document)
+    if inspect:
+        shown = _inspect(uri, port=port, open_browser=not no_browser, as_document=as_document)
+        answer(shown, as_document=as_document)
+    else:
+        answer(_run(uri), as_document=as_document)
 
 
 async def _run(uri: str) -> Answer:

@@ -150,11 +150,9 @@ def _print_commands(console: Console, demo: Demo, uri: str) -> None:
         console.print(_IN_MEMORY.format(**names), soft_wrap=True)
         return
     address, is_whole = address_to_print(uri)
-    about = (
-        ""
-        if is_whole
-        else " For … write what the address has: the user with the password, and options."
-    )
+    about = ""
+    if not is_whole:
+        about = " For … write what the address has: the user with the password, and options."
     _heading(console, "6. Look at it", f"The conversation stays in the database.{about}")
     names |= {
         "address": shlex.quote(address),
@@ -218,11 +216,9 @@ def _log_table(demo: Demo) -> Table:
 
 
 def _stored(message: BaseMessage, record: ToolRecord) -> dict[str, Any]:
-    calls = (
-        ", ".join(call["name"] for call in message.tool_calls)
-        if isinstance(message, AIMessage)
-        else ""
-    )
+    calls = ""
+    if isinstance(message, AIMessage):
+        calls = ", ".join(call["name"] for call in message.tool_calls)
     return {
         "ordinal": record.ordinal,
         "id": record.tool_message_id,

@@ -295,11 +295,9 @@ def _as_python(
             "rewound=True)"
         )
         at = "answer.stamp"
-    options = (
-        ", ".join(f"{name}={value!r}" for name, value in changed_options(policy).items())
-        if policy
-        else ""
-    )
+    options = ""
+    if policy:
+        options = ", ".join(f"{name}={value!r}" for name, value in changed_options(policy).items())
     lines.append(
         f"view = await chat.view_at({at}{f', policy=HistoryPolicy({options})' if policy else ''})"
     )

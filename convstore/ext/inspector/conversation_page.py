@@ -408,11 +408,9 @@ async def _lines(chat: Conversation, rows: Sequence[Row], calls: Calls) -> list[
         ]
         state = row.given.state
         message = row.given.message if state not in ("whole", "answer") else None
-        shown = (
-            body_of(message, _VIEW_BYTES, is_plain=state in _ONLY_TEXT)
-            if message is not None
-            else None
-        )
+        shown = None
+        if message is not None:
+            shown = body_of(message, _VIEW_BYTES, is_plain=state in _ONLY_TEXT)
         lines.append(_Line(entries, row.given, shown, is_open=state in _HALVES - opened))
         opened.add(state)
     return lines
@@ -582,8 +580,6 @@ def _title(line: _Line, turn_at: Callable[[int], int]) -> str:
     if last <= 0:
         return "Before the first turn"
     is_begun = line.first.message.type != "human" and not line.is_run
-    return (
-        f"Turns {max(first, 1)} to {last}"
-        if last > first
-        else f"Turn {last}{', continued' if is_begun else ''}"
-    )
+    if last > first:
+        return f"Turns {max(first, 1)} to {last}"
+    return f"Turn {last}{', continued' if is_begun else ''}"

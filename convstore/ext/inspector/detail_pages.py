@@ -75,11 +75,9 @@ async def message_page(request: Request, chat: Conversation) -> Response:
 def _slice(request: Request, name: str, text: str) -> _Part:
     """Return the slice of a part that the address asks for, by default the first; HTTPException if it has none."""
     slices = max(1, -(-len(text) // _SLICE))
-    number = (
-        (number_in(request, "slice", 1) or 0)
-        if request.query_params.get("part", "content") == name
-        else 1
-    )
+    number = 1
+    if request.query_params.get("part", "content") == name:
+        number = number_in(request, "slice", 1) or 0
     if not 1 <= number <= slices:
         raise HTTPException(404)
     return _Part(name, text[(number - 1) * _SLICE : number * _SLICE], len(text), number, slices)

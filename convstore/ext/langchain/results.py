@@ -180,11 +180,9 @@ def digests(messages: Sequence[BaseMessage]) -> list[str]:
 def as_output(stored: list[BaseMessage]) -> ToolOutput:
     """Return the results an interrupted run already stored for this call, as a tool returns them."""
     [first, *more] = stored
-    return (
-        Command(update={"messages": stored})
-        if more or not isinstance(first, ToolMessage)
-        else first
-    )
+    if more or not isinstance(first, ToolMessage):
+        return Command(update={"messages": stored})
+    return first
 
 
 def noted(output: ToolOutput, messages: Sequence[BaseMessage]) -> ToolOutput:
@@ -262,11 +260,10 @@ def _named(message: BaseMessage, message_id: str) -> BaseMessage:
 def _tool_specs(response_format: Any) -> list[Any]:
     if response_format is None or isinstance(response_format, ProviderStrategy):
         return []
-    strategy = (
-        response_format
-        if isinstance(response_format, ToolStrategy)
-        else ToolStrategy(_schema(response_format))
-    )
+    if isinstance(response_format, ToolStrategy):
+        strategy = response_format
+    else:
+        strategy = ToolStrategy(_schema(response_format))
     return list(strategy.schema_specs)
 
 

@@ -407,12 +407,10 @@ class _Writer(ContentReader):
                 self.drop(
                     message, "reasoning", "clients of the framework cannot tell which API it is of"
                 )
+            elif isinstance(content, str):
+                yield Content.from_text(content)
             else:
-                yield (
-                    Content.from_text(content)
-                    if isinstance(content, str)
-                    else self._file(message, content)
-                )
+                yield self._file(message, content)
 
     def _file(self, message: BaseMessage, media: Media) -> Content:
         """Return a file, or the text that names it; only questions and results may have one."""

@@ -195,12 +195,9 @@ def _without_fake_ids(item: Item) -> Item:
         return rest
     if item["type"] != "message":
         return item
-    return {
-        **rest,
-        "content": [{**block, "id": own} for block in content]
-        if isinstance(content, list)
-        else content,
-    }
+    if isinstance(content, list):
+        content = [{**block, "id": own} for block in content]
+    return {**rest, "content": content}
 
 
 def _said(message: BaseMessage) -> tuple[Any, ...]:

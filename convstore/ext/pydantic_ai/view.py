@@ -115,22 +115,18 @@ class ConvstoreView(AbstractCapability[Any]):
             )
         id_ = str(ctx.conversation_id)
         entries = await self._conversations.load_entries(id_, limit=1, scope=scope)
-        return (
-            (await self._conversations.conversation(id_, scope=scope), entries[0].message)
-            if entries
-            else None
-        )
+        if not entries:
+            return None
+        return await self._conversations.conversation(id_, scope=scope), entries[0].message
 
     def _tool(self, unbound: Any, bind: Callable[[Conversation], Any]) -> Tool[Any]:
         """Return a tool of convstore as one of Pydantic AI, on the conversation of the run."""
 
         async def run(ctx: RunContext[Any], **arguments: Any) -> str:
             found = await self._stored(ctx)
-            return (
-                str(await bind(found[0]).ainvoke(arguments))
-                if found
-                else "Nothing of this conversation is stored."
-            )
+            if found is None:
+                return "Nothing of this conversation is stored."
+            return str(await bind(found[0]).ainvoke(arguments))
 
         spec = unbound.to_openai()["function"]
         return Tool.from_schema(

@@ -285,11 +285,10 @@ def _content(parts: Sequence[Part]) -> list[dict[str, Any]]:
             head, _, data = part["url"].partition(";base64,")
             is_data = head.startswith("data:")
             kind = part["mediaType"]
-            source = (
-                {"type": "data", "value": data}
-                if is_data
-                else {"type": "url", "value": part["url"]}
-            )
+            if is_data:
+                source = {"type": "data", "value": data}
+            else:
+                source = {"type": "url", "value": part["url"]}
             name = {"metadata": {"filename": part["filename"]}} if "filename" in part else {}
             media = kind.partition("/")[0]
             typed = {

@@ -35,11 +35,10 @@ def _answer(turn: ShownTurn) -> dict[str, Any]:
     parts = list[Part]()
     for step in turn.steps:
         if step.role in ("assistant", "tool"):
-            parts += (
-                [{"type": "step-start"}, *step.parts]
-                if step.role == "assistant"
-                else step.parts[1:]
-            )
+            if step.role == "assistant":
+                parts += [{"type": "step-start"}, *step.parts]
+            else:
+                parts += step.parts[1:]
     id_ = ANSWER + turn.turn_id
     return {
         "id": id_,
@@ -79,12 +78,10 @@ class AISDKEncoder:
         """End the message."""
         if ("step-start", 0) in self._sent:
             yield {"type": "finish-step"}
-        stopped: Event = {"type": "abort", "reason": "stopped"}
-        yield (
-            stopped
-            if outcome == "stopped"
-            else {"type": "finish", "finishReason": _REASONS.get(outcome, "other")}
-        )
+        if outcome == "stopped":
+            yield {"type": "abort", "reason": "stopped"}
+        else:
+            yield {"type": "finish", "finishReason": _REASONS.get(outcome, "other")}
 
     def fail(self, text: str) -> Iterator[Event]:
         """Say that the answer ended with an error."""
