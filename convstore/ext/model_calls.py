@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage
@@ -18,6 +17,7 @@ from convstore.exceptions import InvalidInputError
 from convstore.messages.provenance import kind_of, model_of
 from convstore.messages.tool_calls import calls_of
 from convstore.types import PastView, StoredMessage
+from convstore.values.plain import equal_at_start
 from convstore.values.stamps import (
     ANOTHER_MODEL,
     ANOTHER_POLICY,
@@ -332,13 +332,7 @@ def _is_new_from(index: int, before: PastView, after: PastView) -> bool:
 
 def same_beginning(before: PastView, after: PastView) -> int:
     """Return the number of equal messages with which both views begin, which a prompt cache can reuse."""
-    return alike(map(form_of, before.messages), map(form_of, after.messages))
-
-
-def alike(items: Iterable[object], others: Iterable[object]) -> int:
-    """Return the number of equal items with which both begin."""
-    pairs = zip(items, others, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return equal_at_start(map(form_of, before.messages), map(form_of, after.messages))
 
 
 def form_of(message: BaseMessage) -> tuple[str, str | None, str]:

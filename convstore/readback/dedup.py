@@ -14,7 +14,7 @@ import re
 import string
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any
 
 from convstore.log.entry import EntrySource
@@ -22,6 +22,7 @@ from convstore.messages.values import Codec
 from convstore.sources.places import read_text
 from convstore.sources.source import source_in, write_ids
 from convstore.values.models import Source
+from convstore.values.plain import equal_at_start
 
 Range = tuple[int, int]
 """Start and end of a part of a text."""
@@ -123,8 +124,7 @@ class _Search:
         if len(needle) <= _PREFIX or (position := self._find(needle[:_PREFIX])) < 0:
             return None
         at_match = self.text[position : position + len(needle)]
-        alike = takewhile(lambda signs: signs[0] == signs[1], zip(needle, at_match, strict=False))
-        return self._take(position, sum(1 for _ in alike))
+        return self._take(position, equal_at_start(needle, at_match))
 
     def _find(self, needle: str) -> int:
         """Return the position of a text outside earlier matches; -1 if it is not found."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import wraps
 from inspect import signature
+from itertools import takewhile
 from typing import Any, TypeVar
 
 _Item = TypeVar("_Item")
@@ -38,6 +39,16 @@ def slices(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
     """
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+def equal_at_start(items: Iterable[object], others: Iterable[object]) -> int:
+    """Return the number of equal items with which both begin.
+
+    >>> equal_at_start("seals", "seats"), equal_at_start([1, 2], [1, 2, 3])
+    (3, 2)
+    """
+    pairs = zip(items, others, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def money(value: float) -> str:

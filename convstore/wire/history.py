@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import takewhile
 from typing import Any, Literal, Self
 
 from langchain_core.messages import BaseMessage
@@ -12,7 +11,7 @@ from pydantic import Field, PrivateAttr, SerializeAsAny
 from convstore.exceptions import InvalidInputError
 from convstore.values.json_form import Value
 from convstore.values.models import Compaction, HistoryReport
-from convstore.values.plain import shown_value
+from convstore.values.plain import equal_at_start, shown_value
 from convstore.values.policy import HistoryPolicy
 from convstore.values.providers import ProviderRules
 from convstore.values.stamps import Stamper, ViewStamp, storable
@@ -80,7 +79,8 @@ class History(Value):
             return None
         added: list[int] | None = None
         if size_of:
-            shared = _shared(messages, self.messages)
+            # the same objects, as comparing messages takes long
+            shared = equal_at_start(map(id, messages), map(id, self.messages))
             added = [size_of(message) for message in messages[shared:]]
         stamp = self._stamp(messages, added, turn or self._open_turn)
         changes: dict[str, Any] = {"entry": entry or stamp.entry, "adapted": adapted}
@@ -163,12 +163,6 @@ class History(Value):
         self._dropped = tuple(dropped)
         self._open_turn = open_turn
         return self
-
-
-def _shared(messages: Sequence[BaseMessage], view: Sequence[BaseMessage]) -> int:
-    """Return the number of a view's own messages with which others begin."""
-    pairs = zip(messages, view, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
 
 
 class PastView(History):

@@ -11,10 +11,11 @@ from langchain_core.messages import BaseMessage
 
 from convstore.ext.inspector.comparison import View, reason_at
 from convstore.ext.inspector.text import sent_text
-from convstore.ext.model_calls import alike, form_of, kept_between, same_beginning
+from convstore.ext.model_calls import form_of, kept_between, same_beginning
 from convstore.messages.provenance import kind_of
 from convstore.types import PastView, ViewReason
 from convstore.values.explanations import STATES, cause_of_stub, limit_of
+from convstore.values.plain import equal_at_start
 from convstore.values.stamps import (
     ANOTHER_MODEL,
     ANOTHER_POLICY,
@@ -164,8 +165,8 @@ def _changed(before: View, after: View, earlier: int | None, index: int) -> Iter
         )
         return
     texts = [sent_text(before.history.messages[earlier]), sent_text(after.history.messages[index])]
-    head = alike(*texts)
-    tail = alike(*(text[head:][::-1] for text in texts))
+    head = equal_at_start(*texts)
+    tail = equal_at_start(*(text[head:][::-1] for text in texts))
     head, tail = (head, tail) if head + tail >= _ALIKE else (0, 0)
     for kind, view, at, text in zip(
         ("was", "form"), (before, after), (earlier, index), texts, strict=True

@@ -14,7 +14,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from contextvars import ContextVar
 from functools import wraps
 from inspect import signature
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any, TypeVar, cast
 
 from langchain_core.messages import BaseMessage
@@ -32,6 +32,7 @@ from convstore.exceptions import InvalidScopeError, LogMovedError
 from convstore.ext.pydantic_ai.messages import entry_of, mark_of, to_log
 from convstore.ext.pydantic_ai.record import RecordState, read_state
 from convstore.integration import settle
+from convstore.values.plain import equal_at_start
 
 _BATCH = 100
 _MAX_TIPS = 10_000
@@ -343,8 +344,7 @@ async def _append_after(
     active = [stored.message async for stored in newest_first(chat) if mark_of(stored.message)][
         ::-1
     ]
-    pairs = zip(map(_original_id, active), map(_original_id, again), strict=False)
-    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    shared = equal_at_start(map(_original_id, active), map(_original_id, again))
     if shared < len(active):
         await chat.rewind(before_id=str(active[shared].id))
     return await _append(chat, [*again[shared:], *messages])
