@@ -114,14 +114,10 @@ def _mark_of(message: BaseMessage) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-PARTS: tuple[str, ...] = ("system", "summary", "stub", "turn", "now")
-"""System messages; summary and note; stubs and shortened messages; other messages of finished turns; the open turn."""
-
-
 def parts_of(
     messages: Sequence[BaseMessage], smaller: Collection[str | None], *, current: str
 ) -> list[str]:
-    """Return the part of each message of a view.
+    """Return the part of each message of a view: the name of a field of `ViewParts`.
 
     Args:
         messages: The view.

@@ -7,7 +7,7 @@ views. A stamp names them, so a view need not be stored.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
@@ -75,6 +75,14 @@ class ViewParts(NamedTuple):
     stub: int = 0
     turn: int = 0
     now: int = 0
+
+    @classmethod
+    def of(cls, parts: Iterable[str], sizes: Iterable[int]) -> ViewParts:
+        """Return the sums of the sizes of messages, given the name of the part of each."""
+        sums = dict.fromkeys(cls._fields, 0)
+        for part, size in zip(parts, sizes, strict=False):
+            sums[part] += size
+        return cls(**sums)
 
 
 class RequestParts(NamedTuple):

@@ -24,7 +24,7 @@ from convstore.values.explanations import (
     why_stub,
 )
 from convstore.values.list_rows import ConversationEnd
-from convstore.values.stamps import ViewReason
+from convstore.values.stamps import ViewParts, ViewReason
 from convstore.wire.history import ids_in_progress, open_turn_of
 
 LEGEND: Mapping[str, tuple[str, str]] = {
@@ -229,10 +229,7 @@ class View:
 
     def parts(self) -> dict[str, int]:
         """Return the tokens of each part of the view."""
-        sums = dict.fromkeys(PARTS, 0)
-        for part, size in zip(self.keys, self.sizes, strict=True):
-            sums[part] += size
-        return sums
+        return ViewParts.of(self.keys, self.sizes)._asdict()
 
 
 def reason_at(reasons: Sequence[ViewReason], ordinal: int) -> ViewReason | None:
