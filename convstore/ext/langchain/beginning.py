@@ -270,9 +270,7 @@ class _Joining:
         """Return the turn of a human message, which may be the words of a node of an earlier run."""
         if question not in self._shown:
             return question
-        [place] = (await log_of(self._chat).find([question])).values()
-        [stored] = await self._chat.list_messages(after=place.ordinal - 1, limit=1)
-        return stored.turn_id or question
+        return await _turn_in_log(self._chat, question) or question
 
     def _without_earlier(self) -> list[BaseMessage]:
         """Remove what the log has of earlier turns, and what clients may not send; return the messages of the turn."""
@@ -376,11 +374,15 @@ async def _lost_question(
     Two commands, if there is such a message.
     """
     shown = [str(message.id) for message in history.messages if message.id in logged]
-    stored = (await log_of(chat).find(shown[-1:])).values() if shown else ()
-    for place in stored:
-        for found in await chat.list_messages(after=place.ordinal - 1, limit=1):
-            return found.turn_id or None
-    return None
+    return await _turn_in_log(chat, shown[-1]) or None if shown else None
+
+
+async def _turn_in_log(chat: Conversation, message_id: str) -> str:
+    """Return the turn that a message belongs to, "" for none, and for one that the log does not have. Two commands."""
+    for place in (await log_of(chat).find([message_id])).values():
+        for stored in await chat.list_messages(after=place.ordinal - 1, limit=1):
+            return stored.turn_id
+    return ""
 
 
 async def _only_here(

@@ -56,14 +56,8 @@ _ENDS_AGENT = "ends_agent"
 
 def cut_result(messages: Sequence[BaseMessage], call: ToolCall) -> ToolMessage | None:
     """Return the result of a call that the output limit cut off, so that no tool runs it; None for any other call."""
-    for message in reversed(messages):
-        if isinstance(message, AIMessage) and any(
-            made["id"] == call["id"] for made in message.tool_calls
-        ):
-            error = cut_error(message, call["id"])
-            break
-    else:
-        return None
+    caller, _ = _caller(messages, call)
+    error = cut_error(caller, call["id"]) if caller else ""
     if not error:
         return None
     return ToolMessage(error, tool_call_id=call["id"], name=call["name"], status="error")
@@ -71,14 +65,23 @@ def cut_result(messages: Sequence[BaseMessage], call: ToolCall) -> ToolMessage |
 
 def call_position(messages: Sequence[BaseMessage], call: ToolCall) -> tuple[str, int]:
     """Return the id of the last AI message with a call, and the position of the call among its calls with that id."""
+    caller, same = _caller(messages, call)
+    if caller is None:
+        return "", 0
+    with_args = (at for at, made in enumerate(same) if made["args"] == call["args"])
+    return str(caller.id), next(with_args, 0)
+
+
+def _caller(
+    messages: Sequence[BaseMessage], call: ToolCall
+) -> tuple[AIMessage | None, list[ToolCall]]:
+    """Return the last AI message with a call, and its calls with the same id; None if there is none."""
     for message in reversed(messages):
         if isinstance(message, AIMessage):
-            same = [tool_call for tool_call in message.tool_calls if tool_call["id"] == call["id"]]
+            same = [made for made in message.tool_calls if made["id"] == call["id"]]
             if same:
-                return str(message.id), next(
-                    (at for at, made in enumerate(same) if made["args"] == call["args"]), 0
-                )
-    return "", 0
+                return message, same
+    return None, []
 
 
 def with_ids(
