@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from convstore.messages.call_arguments import parsed_arguments
 from convstore.messages.stop_reasons import FAILED_REASONS, cut_reason, reason_of
 from convstore.values.json_form import without_nulls
 
@@ -245,14 +246,7 @@ class _Call:
     @property
     def is_complete(self) -> bool:
         """True if its arguments are a whole object, to which nothing can be added."""
-        text = self.text.rstrip()
-        if not text.endswith("}"):
-            return False
-        try:
-            json.loads(text)
-        except (ValueError, RecursionError):
-            return False
-        return True
+        return self.text.rstrip().endswith("}") and parsed_arguments(self.text) is not None
 
     def add(self, delta: Mapping[str, Any]) -> None:
         """Add a delta."""
