@@ -20,7 +20,7 @@ from convstore.messages.text import content_of
 from convstore.messages.tool_calls import is_paused
 from convstore.values.plain import shown_value
 from convstore.values.providers import ROWS, ProviderRules, row_of_model, rules_for
-from convstore.wire.edits import BEGINNING, MOVED, NO_TEXT, SYSTEM, Inserted
+from convstore.wire.edits import BEGINNING, MOVED, NO_TEXT, SYSTEM
 from convstore.wire.hosted import hosted_text
 from convstore.wire.parts import IMAGES, Block, Media, Part, Text
 from convstore.wire.requests import AnthropicMessages
@@ -80,18 +80,12 @@ def _written_steps(
     made = list[dict[str, Any]]()
     finished = 0
     for step in steps:
-        if step.before:
-            made.append(_inserted(step.before, rules))
         made += _messages(step, hosted)
         if not step.is_open:
             finished = len(made)
     if not made:
-        made.append(_inserted(BEGINNING, rules))
+        made.append(_message("user", [{"type": "text", "text": BEGINNING.text}], rules))
     return made, finished
-
-
-def _inserted(message: Inserted, rules: ProviderRules) -> dict[str, Any]:
-    return _message(message.role, [{"type": "text", "text": message.text}], rules)
 
 
 def _message(role: str, content: list[dict[str, Any]], rules: ProviderRules) -> dict[str, Any]:

@@ -46,8 +46,6 @@ def to_chat(
     steps, dropped = read_steps(messages, rules, model=model, names=True)
     made: list[dict[str, Any]] = []
     for step in steps:
-        if step.before:
-            made.append({"role": step.before.role, "content": step.before.text})
         made += [*_messages(step), *_results(step)]
     return OpenAIMessages(made, dropped)
 

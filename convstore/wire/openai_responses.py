@@ -65,9 +65,6 @@ def to_responses(
     made: list[dict[str, Any]] = []
     ids: set[str] = set()
     for step in steps:
-        if step.before:
-            text = step.before.text
-            made.append({"type": "message", "role": step.before.role, "content": text})
         if step.role == "assistant":
             made += _answer(step, ids)
         else:

@@ -89,13 +89,12 @@ class Result(NamedTuple):
 
 @dataclass(slots=True)
 class Step:
-    """A message, with the results of its calls.
+    """A message of the view, or one that the rules insert, with the results of its calls.
 
     Attributes:
-        message: The message of the view.
+        message: The message.
         rules: The rules of the provider that is asked.
         role: "system", "developer", "user" or "assistant", as it goes by the rules.
-        before: The message that the rules insert before it, None for none.
         parts: Its content without blank texts. Media are only in those of a user, calls and blocks of an assistant.
         reasoning: Its reasoning outside the content, as servers with the Chat Completions API return it.
         results: The results of its calls, in the order of these.
@@ -106,7 +105,6 @@ class Step:
     message: BaseMessage
     rules: ProviderRules
     role: str
-    before: Inserted | None
     is_open: bool
     dropped: list[Dropped]
     parts: list[Part | WireCall] = field(default_factory=list)
@@ -229,7 +227,10 @@ def read_steps(
             continue
         role = role_of(message)
         place = edits.place(role)
-        step = Step(message, rules, place.role, place.before, index >= begin, edits.dropped)
+        is_open = index >= begin
+        if place.before:
+            steps.append(_inserted(place.before, edits, is_open=is_open))
+        step = Step(message, rules, place.role, is_open, edits.dropped)
         if isinstance(message, AIMessage):
             _fill_answer(step, message, paired, index + 1, edits)
         else:
@@ -239,6 +240,13 @@ def read_steps(
             step.drop("name", "the API has no names of messages")
         steps.append(step)
     return steps, edits.dropped
+
+
+def _inserted(given: Inserted, edits: RequestEdits, *, is_open: bool) -> Step:
+    """Return the step of a message that the rules insert."""
+    kind = AIMessage if given.role == "assistant" else HumanMessage
+    parts: list[Part | WireCall] = [Text(given.text)]
+    return Step(kind(given.text), edits.rules, given.role, is_open, edits.dropped, parts)
 
 
 def results_of(
