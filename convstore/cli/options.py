@@ -333,17 +333,24 @@ def read_prices(given: list[str] | None) -> Prices:
     {'gpt-5': (1.25, 10.0)}
 
     Raises:
-        InvalidInputError: These are not two to four numbers.
+        typer.BadParameter: A model is missing or occurs twice, or its prices are not two to four numbers.
     """
     found = dict[str, Any]()
     for text in given or ():
         model, _, prices = text.rpartition("=")
+        if not model:
+            raise typer.BadParameter(f"--price takes MODEL=INPUT,OUTPUT, not {text!r}")
+        if model in found:
+            raise typer.BadParameter(f"--price names {model!r} twice")
         # text that is not a number is refused below
         found[model] = tuple(
             float(price) if price.replace(".", "", 1).isdecimal() else price
             for price in prices.split(",")
         )
-    return check_prices(found)
+    try:
+        return check_prices(found)
+    except InvalidInputError as error:
+        raise typer.BadParameter(f"--price: {error}") from error
 
 
 def read_age(text: str) -> timedelta:

@@ -100,6 +100,7 @@ async def show_command(
     if policy and not view and at is None:
         raise typer.BadParameter("--policy is for --view and --at")
     limits = read_policy(policy)
+    prices = read_prices(price)
     async with opened_conversation(target, conversation) as chat:
         if source is not None:
             return await _source_answer(chat, source, full=full)
@@ -107,7 +108,6 @@ async def show_command(
             return await _view_answer(chat, at, limits, full=full)
         if why:
             return await calls_answer(chat, limit=limit, before=before)
-        prices = read_prices(price)
         return await _log_answer(chat, prices, limit=limit, before=before, full=full)
 
 

@@ -133,14 +133,25 @@ def test_the_demo_leaves_its_conversations_at_an_address(
 
 
 @pytest.mark.parametrize(
-    "price", ["gpt-5", "gpt-5=1", "gpt-5=1,x", "gpt-5=1,-2", "gpt-5=1,2,nan", "gpt-5=1,2,3,4,5"]
+    ("price", "said"),
+    [
+        ("gpt-5", "--price takes MODEL=INPUT,OUTPUT, not 'gpt-5'"),
+        ("=1,2", "--price takes MODEL=INPUT,OUTPUT, not '=1,2'"),
+        ("gpt-5=1", "the price of 'gpt-5' must be two to four numbers"),
+        ("gpt-5=1,x", "the price of 'gpt-5' must be two to four numbers"),
+        ("gpt-5=1,-2", "the price of 'gpt-5' must be two to four numbers"),
+        ("gpt-5=1,2,nan", "the price of 'gpt-5' must be two to four numbers"),
+        ("gpt-5=1,2,3,4,5", "the price of 'gpt-5' must be two to four numbers"),
+        ("gpt-5=1,2 --price gpt-5=3,4", "--price names 'gpt-5' twice"),
+    ],
 )
-def test_a_price_that_cannot_be_read_is_named(price: str) -> None:
-    """Before the database is opened."""
-    done = convstore("inspect", "--uri", "memory://", "--price", price)
-    assert done.exit_code == 1
-    assert "gpt-5" in done.stderr
-    assert "a million tokens" in done.stderr
+@pytest.mark.parametrize("command", ["inspect", "list", "show 1", "sums"])
+def test_a_price_that_cannot_be_read_is_named(command: str, price: str, said: str) -> None:
+    """Before the database is opened, as what is wrong with the command line."""
+    arguments = f"{command} --uri memory:// --price {price}".split()
+    done = convstore(*arguments)
+    assert done.exit_code == 2
+    assert said in " ".join(done.stderr.split())
 
 
 def test_a_port_in_use_is_named() -> None:
