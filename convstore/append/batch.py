@@ -379,6 +379,7 @@ class _Preparation:
         encoded, plain = forms
         ref, chunks = self._stored(encoded, payload, plain)
         is_text = ref is not None and encoded.payload == message.content == encoded.payload.strip()
+        text_digest = ref.digest if ref and is_text else None
         stored = EntryMessage(
             0,
             str(message.id),
@@ -386,9 +387,7 @@ class _Preparation:
             encoded.body,
             digest_of(encoded.body),
             *sizes,
-            content_digest(
-                message, self.codec, text_digest=ref.digest if ref and is_text else None
-            ),
+            content_digest(message, self.codec, text_digest=text_digest),
             payload=ref,
             is_paused=is_paused(message),
             is_reasoning=begins_with_reasoning(message),
@@ -407,8 +406,8 @@ class _Preparation:
     def _source(
         self, message_id: str, found: FoundSource, place: SourcePlace, piece: str, *, is_shown: bool
     ) -> EntrySource:
-        (title, url, is_plain) = found.shown()
-        return EntrySource(
+        title, url, is_plain = found.shown()
+        return EntrySource(  # by position: names take four times as long
             0,
             message_id,
             title,
@@ -416,9 +415,10 @@ class _Preparation:
             place,
             found.digest(self.codec),
             piece,
-            given=found.kept_id,
-            is_plain=is_plain,
-            is_shown=is_shown,
+            found.kept_id,
+            None,
+            is_plain,
+            is_shown,
         )
 
     def _view_tokens(self, message: BaseMessage, encoded: EncodedMessage, tokens: int) -> int:
@@ -452,18 +452,19 @@ class _Preparation:
         if shown < len(payload):
             ends += [shown + end for end in cut(payload[shown:])]
         chunks = tuple(Chunk(next(self.numbers), data) for data in compress(payload, ends))
-        return PayloadRef(
-            self.token,
-            chunks[0].number,
-            tuple(ends),
-            own,
-            digest_of(encoded.payload),
-            sum(len(chunk.data) for chunk in chunks),
-            shown,
-            digest_of(payload[:shown]) if 0 < shown < own else b"",
-            encoded.is_edged,
-            b"" if encoded[:2] == plain[:2] else plain.digests,
-        ), chunks
+        ref = PayloadRef(
+            token=self.token,
+            chunk=chunks[0].number,
+            ends=tuple(ends),
+            own=own,
+            digest=digest_of(encoded.payload),
+            size=sum(len(chunk.data) for chunk in chunks),
+            shown=shown,
+            shown_digest=digest_of(payload[:shown]) if 0 < shown < own else b"",
+            is_edged=encoded.is_edged,
+            identity=b"" if encoded[:2] == plain[:2] else plain.digests,
+        )
+        return ref, chunks
 
 
 class Replaced(Exception):  # noqa: N818 - a result, caught by the writer

@@ -141,7 +141,12 @@ def prepare_items(
             chunks = tuple(Chunk(next(numbers), data) for data in compress(text, ends))
             size = sum(len(chunk.data) for chunk in chunks)
             stored.payload = PayloadRef(
-                token, chunks[0].number, tuple(ends), len(text), digest_of(text), size
+                token=token,
+                chunk=chunks[0].number,
+                ends=tuple(ends),
+                own=len(text),
+                digest=digest_of(text),
+                size=size,
             )
             stored.body = ""
         prepared.append(PreparedItem(stored, chunks))

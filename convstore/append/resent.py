@@ -47,14 +47,14 @@ class Match(NamedTuple):
 def comparable(message: BaseMessage, codec: Codec) -> EntryMessage:
     """Return a message of a batch as the log would have it, as far as that is compared."""
     return EntryMessage(
-        0,
-        str(message.id),
-        message.type,
-        "",
-        b"",
-        0,
-        0,
-        content_digest(message, codec),
+        ordinal=0,
+        id=str(message.id),
+        type=message.type,
+        body="",
+        digest=b"",
+        tokens=0,
+        view_tokens=0,
+        content_digest=content_digest(message, codec),
         calls=tuple([call.id for call in calls_of(message)]),
         is_paused=is_paused(message),
     )

@@ -23,8 +23,8 @@ def payload_document(ref: PayloadRef) -> dict[str, Any]:
         "ends": list(ref.ends),
         "digest": ref.digest,
         "size": ref.size,
+        "shown": ref.shown,
     }
-    document["shown"] = ref.shown
     optional = {
         "own": ref.own if ref.own != ref.ends[-1] else None,
         "shown_digest": ref.shown_digest or None,

@@ -52,12 +52,17 @@ def totals_from(document: Mapping[str, Any]) -> Totals:
     get = document.get
     usage = stored_list(document["usage"])
     at = document["updated_at"]
+    by_model = {
+        from_stored(model): Usage._make(map(stored_number, counts)) for model, *counts in usage
+    }
+    call = None
+    if "call" in document:
+        call = StampedCall(*stored_numbers(stored_list(document["call"])))
     rare = get("whole_list", 0), get("failed", 0), get("imported", 0), get("branched", 0)
     whole_list, failed, imported, branched = stored_numbers(rare)
-    return Totals(
+    return Totals(  # by position: names take four times as long
         intern(from_stored(document["counter"])),
-        {from_stored(model): Usage._make(map(stored_number, counts)) for model, *counts in usage}
-        or NO_USAGE,
+        by_model or NO_USAGE,
         tuple(map(_open_call_from, stored_list(document["calls"]))),
         _preview_from(document["preview"]) if "preview" in document else UNREAD,
         None if document["shown_at"] else {},
@@ -65,7 +70,7 @@ def totals_from(document: Mapping[str, Any]) -> Totals:
         whole_list,
         _over_from(get("over", "")),
         failed,
-        StampedCall(*stored_numbers(stored_list(document["call"]))) if "call" in document else None,
+        call,
         from_stored(get("cut", "")),
         bool(imported),
         branched,
