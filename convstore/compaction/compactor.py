@@ -23,7 +23,7 @@ from convstore.compaction.plan import plan_compaction, replacement_cuts
 from convstore.compaction.strategies import CompactionRequest, CompactionResult, CompactionStrategy
 from convstore.exceptions import InvalidInputError, StoreError, SummaryError
 from convstore.log.entry import Entry, EntryMessage, Totals
-from convstore.log.rows import Row, leading_system, rows_of, weigh
+from convstore.log.rows import Row, leading_system, question_in_progress, rows_of, weigh
 from convstore.log.state import NO_RECORD, State
 from convstore.log.summary import NAMED_RESULTS, SummaryRecord, is_summary
 from convstore.messages.encoding import fields_of
@@ -332,14 +332,22 @@ class Compactor:
         whole = await self._reader.decode_all(cached, messages)
         return [without_media(without_mark(message), everywhere=True) for message in whole]
 
-    async def _question(self, plan: _Plan) -> EntryMessage | None:
-        """Return the question of the turn that the summary ends in, even if an earlier summary covers it."""
-        turn = plan.rows[plan.cut].message.turn
-        for row in plan.folded:
-            if row.message.ordinal == turn:
-                return row.message
-        found = await self._reader.log.message_at(plan.log.cached.conversation, turn)
-        return found.message if found and plan.log.active.has(turn) else None
+    async def _questions(self, plan: _Plan) -> list[EntryMessage]:
+        """Return the questions that go on after the summary, even if an earlier summary covers them.
+
+        They are that of the turn that the summary ends in, and that in progress, if turns interleave.
+        """
+        turns = {plan.rows[plan.cut].message.turn, question_in_progress(plan.rows)}
+        folded = {row.message.ordinal: row.message for row in plan.folded}
+        kept = {row.message.ordinal for row in plan.rows[plan.cut :]}
+        found = list[EntryMessage]()
+        for turn in sorted(turns - kept):
+            if turn in folded:
+                found.append(folded[turn])
+            elif plan.log.active.has(turn):
+                stored = await self._reader.log.message_at(plan.log.cached.conversation, turn)
+                found += [stored.message] if stored else []
+        return found
 
     async def _build_record(
         self, plan: _Plan, owner: str, result: CompactionResult
@@ -383,8 +391,8 @@ class Compactor:
         if result.messages:
             return text[-_MAX_CHARACTERS:]  # views show the messages
         is_inside_turn = plan.cut < len(plan.rows) and not plan.rows[plan.cut].message.begins_turn
-        if is_inside_turn and (last_question := await self._question(plan)):
-            [question] = await self._whole(plan.log.cached, [last_question])
+        for going_on in await self._questions(plan) if is_inside_turn else ():
+            [question] = await self._whole(plan.log.cached, [going_on])
             words = question.text[: _MAX_CHARACTERS // 10]
             text = (
                 f"{text}\nThe message of the user that is being worked on: {indented(words, '> ')}"

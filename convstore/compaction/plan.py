@@ -12,8 +12,15 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from convstore.log.entry import EntryMessage
-from convstore.log.rows import Row, is_finished, turn_begins, unread_results, weigh
-from convstore.log.turns import LoggedTurn
+from convstore.log.rows import (
+    Row,
+    is_finished,
+    question_in_progress,
+    turn_begins,
+    unread_results,
+    weigh,
+)
+from convstore.log.turns import LoggedTurn, unread
 from convstore.values.policy import CompactionRule
 
 _MAX_OPEN_ROUNDS = 8
@@ -89,7 +96,7 @@ def _clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
     cuts = dict[int, bool]()
     pending = _PendingCalls()
     begins = set(turn_begins(rows))
-    end = _first_unread(rows)
+    end = min(_first_unread(rows), _unread_question(rows) + 1)
     for index, row in enumerate(rows[:end]):
         message = row.message
         if index in begins:
@@ -135,6 +142,14 @@ def _first_unread(rows: Sequence[Row]) -> int:
     """Return the index of the first result that no model has read; the number of rows if there is none."""
     ordinals = unread_results(rows)
     return next((at for at, row in enumerate(rows) if row.message.ordinal in ordinals), len(rows))
+
+
+def _unread_question(rows: Sequence[Row]) -> int:
+    """Return the index of the question in progress if no model has read it; the number of rows if one has."""
+    question = question_in_progress(rows)
+    if not question or question not in unread([row.message for row in rows], question=question):
+        return len(rows)
+    return bisect_left(rows, question, key=lambda row: row.message.ordinal)
 
 
 def _summary_cuts(rows: Sequence[Row]) -> list[tuple[int, int]]:

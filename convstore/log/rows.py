@@ -167,6 +167,11 @@ def _newest_question(rows: Sequence[Row]) -> int:
     return rows[-1].entry.totals.turn
 
 
+def question_in_progress(rows: Sequence[Row]) -> int:
+    """Return the ordinal of the newest question if its turn is in progress, else 0."""
+    return 0 if is_finished(rows) else _newest_question(rows)
+
+
 def unread_results(rows: Sequence[Row], *, before: int | None = None) -> set[int]:
     """Return the ordinals of the results that no model has read, but for those of turns that an event ended.
 

@@ -800,6 +800,33 @@ async def test_what_a_user_adds_to_a_turn_does_not_replace_its_question() -> Non
     )
 
 
+async def test_a_question_that_no_model_has_read_is_not_folded() -> None:
+    """Though a model goes on with an earlier turn after it."""
+    chat = await six_turns(ScriptedWriter(_nothing, rule_of(400, keep=0, summary=50)), turns=0)
+    await chat.append([HumanMessage("Pay the invoice.", id="q1"), *pair_of(0)])
+    await chat.append(HumanMessage("Mend the roof, please.", id="q2"))
+    for number in range(1, 6):
+        await chat.append(pair_of(number), turn="q1")
+    await chat.compact(force=True)
+    assert "q2" in {message.id for message in (await chat.load_history()).messages}
+
+
+async def test_a_summary_keeps_the_question_in_progress_between_steps_of_another_turn() -> None:
+    """It ends before a step of an earlier turn, with which a model went on after the question."""
+    chat = await six_turns(ScriptedWriter(_nothing, rule_of(1_600, keep=0, summary=50)), turns=0)
+    await chat.append([HumanMessage("Pay the invoice.", id="q1"), *pair_of(0)])
+    await chat.append(HumanMessage("Mend the roof, please.", id="q2"))
+    for number in range(1, 10):
+        await chat.append(pair_of(number), turn="q2" if number % 2 else "q1")
+    summary = (await chat.compact(force=True)).summary
+    assert summary is not None
+    shown = [message.id for message in (await chat.load_history()).messages]
+    assert shown[1] == "c8"  # a step of the earlier turn
+    assert (
+        "\nThe message of the user that is being worked on: Mend the roof, please." in summary.text
+    )
+
+
 async def test_a_late_result_is_shown_once_after_the_summary_of_its_call() -> None:
     """A result that comes after its call was summarised is shown as text at the end, and the view before is unchanged.
 
