@@ -301,7 +301,16 @@ class SizedLog:
     @property
     def _unseen_parts(self) -> list[range]:
         """The question of the turn in progress, and the steps that the model has not read."""
-        return [_head(self.now, self._steps), *self._steps[len(self._read) :]]
+        unread_steps = self._steps[len(self._read) :]
+        return [_head(self.now, self._steps), *self._question_in_steps, *unread_steps]
+
+    @cached_property
+    def _question_in_steps(self) -> list[range]:
+        """The newest question if it stands between steps that the model has read, as where turns interleave."""
+        at = self._newest_row
+        is_in_steps = bool(self._read) and self._read[0].start <= at < self._read[-1].stop
+        is_question = is_in_steps and self.rows[at].message.begins_turn
+        return [range(at, at + 1)] if is_question else []
 
     def media_beyond(self, size: int) -> int:
         """Return how much of the unread media does not count in what is shown besides earlier turns, given its size.
@@ -362,7 +371,7 @@ class SizedLog:
             return Part(0, ())
         if (stubs, gap) not in self._current:
             done = self._read[: self._steps_through(self._read, stubs)]
-            settled = self._settle_now(done, gap)
+            settled = self._with_question(done, self._settle_now(done, gap))
             body = _head(self.now, self._steps).stop
             part = self._joined(self.now, body, done, settled, self._in_progress)
             beyond = self.media_beyond(self.fixed + part.size)
@@ -390,6 +399,20 @@ class SizedLog:
                 )
                 return Part(first.size + rest.size, [*first.shown, *rest.shown], rest.left)
         return self._settle(done, gap, self._answered, counts_whole=counts_whole)
+
+    def _with_question(self, done: Sequence[range], settled: Part) -> Part:
+        """Return settled steps of the turn in progress with its question whole, also if the steps around it left."""
+        if not done or not self._question_in_steps:
+            return settled
+        index = self._newest_row - done[0].start
+        if index >= len(settled.shown):
+            return settled
+        shown = [*settled.shown]
+        [question] = self._question_in_steps
+        known = self._cut(question, self._eighth, self._answered).size if shown[index] else 0
+        whole = self._answered.sizes[self._newest_row]
+        shown[index] = self._answered.shown[self._newest_row]
+        return Part(settled.size - known + whole, shown, settled.left)
 
     def _partly_settled(self, turn: Turn, stubs: int) -> Part:
         """Return a finished turn with its steps up to `stubs` settled."""

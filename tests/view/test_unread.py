@@ -95,6 +95,22 @@ async def test_turns_that_interleave_leave_together(chat: Conversation) -> None:
     assert (history.report.left_out_turns, history.report.late_results) == (0, ())
 
 
+async def test_the_newest_question_stays_when_the_steps_around_it_leave(chat: Conversation) -> None:
+    """A model went on with the first question after the second one was asked, whose turn is in progress."""
+    await chat.append([HumanMessage("First?", id="q1"), calling("c1", "a"), result("a")])
+    await chat.append(HumanMessage("Second?", id="q2"))
+    await chat.append([calling("c2", "b"), result("b")], turn="q1")
+    for number in range(40):
+        step = [calling(f"d{number}", f"e{number}"), result(f"e{number}")]
+        await chat.append(step, turn="q2")
+    history = await chat.load_history(HistoryPolicy(max_tokens=4_000))
+    shown = [message.id for message in history.messages]
+    assert history.report.left_out_steps > 0
+    assert "c2" not in shown
+    assert [id_ for id_ in shown if id_ in ("q1", "q2")] == ["q1", "q2"]
+    assert not history.report.over_budget
+
+
 async def test_what_was_a_stub_stays_one_when_an_earlier_run_goes_on(chat: Conversation) -> None:
     """Its form was decided when the newer question was asked; its turn and the newer one are one then."""
     await chat.append(
