@@ -15,7 +15,12 @@ from langchain_core.messages import AIMessage
 from langchain_core.messages.tool import invalid_tool_call, tool_call
 
 from convstore.messages.media import block_type
-from convstore.messages.tool_calls import CALL_BLOCKS, changed_block, with_changes
+from convstore.messages.tool_calls import (
+    CALL_BLOCKS,
+    changed_block,
+    changed_functions,
+    with_changes,
+)
 from convstore.values.json_form import DEEP_ARGUMENTS, deep_json, has_few_levels, valid_text
 
 _EMPTY: Final = "{}"
@@ -157,20 +162,12 @@ def _with_block(block: dict[Any, Any]) -> dict[Any, Any]:
 
 def _with_raw_calls(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Repair OpenAI's raw calls, whose arguments are a string two levels down."""
-    calls = kwargs.get("tool_calls")
-    update = dict[str, Any]()
-    if isinstance(calls, list):
-        update["tool_calls"] = [_with_function(call) for call in calls]
-    if isinstance(function := kwargs.get("function_call"), dict) and "arguments" in function:
-        update["function_call"] = {**function, "arguments": _sanitized(function["arguments"])}
-    return {**kwargs, **update}
+    changed = changed_functions(kwargs, _with_json_text)
+    function = kwargs.get("function_call")
+    if isinstance(function, dict) and "arguments" in function:
+        changed["function_call"] = _with_json_text(function)
+    return changed
 
 
-def _with_function(call: Any) -> Any:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict):
-        return call
-    return {
-        **call,
-        "function": {**function, "arguments": _sanitized(function.get("arguments"))},
-    }
+def _with_json_text(function: dict[str, Any]) -> dict[str, Any]:
+    return {**function, "arguments": _sanitized(function.get("arguments"))}

@@ -409,6 +409,22 @@ def changed_block(block: Any, change: Callable[[dict[Any, Any]], Any]) -> Any:
     return change(block)
 
 
+def changed_functions(
+    kwargs: Mapping[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return ``additional_kwargs`` with name and arguments changed in each call as Chat Completions listed it."""
+    calls = kwargs.get("tool_calls")
+    if not isinstance(calls, list):
+        return dict(kwargs)
+    changed = list[Any]()
+    for call in calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            call = {**call, "function": change(function)}  # noqa: PLW2901
+        changed.append(call)
+    return {**kwargs, "tool_calls": changed}
+
+
 def with_changes(message: _Message, update: Mapping[str, Any]) -> _Message:
     """Return a message with other values of some fields; the same object if all are equal."""
     changed = {name: value for name, value in update.items() if value != getattr(message, name)}

@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 from convstore.messages.call_arguments import arguments_text, with_json_arguments
 from convstore.messages.media import block_type
 from convstore.messages.reasoning import is_reasoning, without_reasoning
-from convstore.messages.tool_calls import CALL_BLOCKS, calls_of, with_changes
+from convstore.messages.tool_calls import CALL_BLOCKS, calls_of, changed_functions, with_changes
 from convstore.values.json_form import valid_text
 from convstore.values.providers import ProviderRules
 from convstore.wire.edits import NO_TEXT, tool_name, user_name
@@ -61,7 +61,7 @@ def _with_valid_calls(message: AIMessage, drop: _Drop) -> AIMessage:
     update: dict[str, Any] = {
         "tool_calls": [_named(call) for call in message.tool_calls],
         "invalid_tool_calls": [_with_object(_named(call)) for call in message.invalid_tool_calls],
-        "additional_kwargs": _with_names(message.additional_kwargs),
+        "additional_kwargs": changed_functions(message.additional_kwargs, _with_valid_function),
     }
     if isinstance(message.content, list):
         update["content"] = list(map(_named_block, message.content))
@@ -126,23 +126,13 @@ def _is_empty(arguments: Any) -> bool:
     return isinstance(arguments, str) and arguments_text(arguments)[0] == _EMPTY
 
 
-def _with_names(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the calls in OpenAI's raw form with such names and arguments."""
-    calls = kwargs.get("tool_calls")
-    if not isinstance(calls, list):
-        return kwargs
-    return {**kwargs, "tool_calls": [_with_function(call) for call in calls]}
-
-
-def _with_function(call: Any) -> Any:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict):
-        return call
+def _with_valid_function(function: dict[str, Any]) -> dict[str, Any]:
+    """Return the name and the arguments of a call in OpenAI's raw form as providers accept them."""
     name = function.get("name")
     named = {"name": tool_name(name)} if isinstance(name, str) and name else {}
     if _is_empty(function.get("arguments")):
         named["arguments"] = _EMPTY
-    return {**call, "function": {**function, **named}}
+    return {**function, **named}
 
 
 def as_own(message: AIMessage, rules: ProviderRules, drop: _Drop) -> AIMessage:
