@@ -22,6 +22,7 @@ from convstore.index.windows import Windows, bytes_of, numbers_in
 from convstore.log.entry import PayloadRef
 from convstore.messages.compression import compress_bytes, decompress_bytes
 from convstore.messages.encoding import MESSAGE_TYPES
+from convstore.values.plain import slices
 
 SECTIONS = ("terms", "sizes", "postings", "windows", "types", "details")
 """Names of the sections of a segment, each compressed by itself."""
@@ -38,10 +39,8 @@ def sections_of(part: IndexBuilder) -> Steps[dict[str, bytes]]:
     terms = yield from _sorted(part.by_term)
     code = "H" if len(part.windows) < 1 << 16 else "I"
     gaps = bytearray()
-    for first in range(0, len(terms), _TERMS_AT_ONCE):
-        gaps += _packed(
-            [numbers_in(part.by_term[term]) for term in terms[first : first + _TERMS_AT_ONCE]], code
-        )
+    for part_terms in slices(terms, _TERMS_AT_ONCE):
+        gaps += _packed([numbers_in(part.by_term[term]) for term in part_terms], code)
         yield
     sections = {
         "terms": "\n".join(terms).encode(),

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from convstore.messages.values import Codec
+from convstore.values.plain import slices
 
 _SLICE = 100
 
@@ -79,8 +80,7 @@ def text_of(content: Any) -> str:
         if type(content) is not list or len(content) <= _SLICE:
             return _write(content)
         # Written slice by slice, because other threads can run between the calls; the text is the same.
-        slices = (content[start : start + _SLICE] for start in range(0, len(content), _SLICE))
-        return f"[{', '.join(_write(part)[1:-1] for part in slices)}]"
+        return f"[{', '.join(_write(part)[1:-1] for part in slices(content, _SLICE))}]"
     except (TypeError, ValueError, RecursionError):
         # A block holds bytes or datetimes, or is nested deeper than the JSON writer supports.
         return Codec().encode(content, omitted=[])

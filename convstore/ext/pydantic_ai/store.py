@@ -32,7 +32,7 @@ from convstore.exceptions import InvalidScopeError, LogMovedError
 from convstore.ext.pydantic_ai.messages import entry_of, mark_of, to_log
 from convstore.ext.pydantic_ai.record import RecordState, read_state
 from convstore.integration import settle
-from convstore.values.plain import equal_at_start
+from convstore.values.plain import equal_at_start, slices
 
 _BATCH = 100
 _MAX_TIPS = 10_000
@@ -354,8 +354,8 @@ async def _append(
     chat: Conversation, messages: Sequence[BaseMessage], after: int | None = None
 ) -> None:
     """Append in batches; the record counts when the last one is stored."""
-    for at in range(0, len(messages), _BATCH):
-        receipt = await chat.append(messages[at : at + _BATCH], after=after)
+    for batch in slices(messages, _BATCH):
+        receipt = await chat.append(batch, after=after)
         after = None if after is None else receipt.last
 
 

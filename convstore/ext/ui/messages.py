@@ -15,6 +15,7 @@ from convstore.ext.ui.turns import ANSWER, Format, ShownTurn, TurnReader
 from convstore.integration import TurnAccess
 from convstore.types import ConversationUpdate, Dropped, Turn, TurnState
 from convstore.values.json_form import Value, valid_text
+from convstore.values.plain import slices
 from convstore.values.scope import MAX_IDS, check_choice, check_names, check_number
 from convstore.wire.parts import json_value
 from convstore.wire.streams import StreamedReply
@@ -119,10 +120,9 @@ async def _look_up(chat: Conversation, turns: Sequence[Turn], reader: TurnReader
     """Give a reader the sources and the metadata of the messages of a page."""
     turn_ids = {str(message.id): turn.turn_id for turn in turns for message in turn.messages}
     places = await TurnAccess(chat).at_places([turn.turn_id for turn in turns if turn.number])
-    ids = list(turn_ids)
-    for start in range(0, len(ids), MAX_IDS):
-        annotations = await chat.annotations(ids[start : start + MAX_IDS])
-        for record in await chat.get_tool_messages(ids[start : start + MAX_IDS]):
+    for ids in slices(list(turn_ids), MAX_IDS):
+        annotations = await chat.annotations(ids)
+        for record in await chat.get_tool_messages(ids):
             id_ = record.tool_message_id
             turn_id = turn_ids[record.tool_message_id]
             own = {
