@@ -33,14 +33,12 @@ class Joined:
     """A turn that a graph has joined.
 
     Attributes:
-        chat: Its conversation.
         held: The turn as its caller holds it.
         redact: Returns the text that a draft may hold; None for no drafts.
         said: Ids and texts of the replies that were complete before somebody asked to stop.
         calls: The calls of models that are heard.
     """
 
-    chat: Conversation
     held: HeldTurn
     redact: Callable[[str], str] | None = None
     said: set[str] = field(default_factory=set)
@@ -97,12 +95,12 @@ def check_entered(chat: Conversation) -> None:
     """Raise an error if the turn that the caller of a graph entered is to be stopped, or was taken over."""
     held = TurnAccess(chat).held()
     if held is not None:
-        Joined(chat, held).check()
+        Joined(held).check()
 
 
-def join_turn(chat: Conversation, held: HeldTurn) -> Joined:
+def join_turn(held: HeldTurn) -> Joined:
     """Let a graph work in a turn that its caller entered, or that its run holds."""
-    joined: Joined = held.notes.setdefault(Joined, Joined(chat, held))
+    joined: Joined = held.notes.setdefault(Joined, Joined(held))
     return joined
 
 

@@ -320,7 +320,7 @@ class LoadNode(_Node):
         if again := asked_again(history, messages, logged):
             await chat.append(again)  # writes nothing; refuses other content under the same id
         if held := TurnAccess(chat).held():
-            join_turn(chat, held).redact = self.redact
+            join_turn(held).redact = self.redact
         logged |= ids_of(messages) & ids_of(history.messages)
         removed = removed_by_load(messages, logged, turn_id)
         answers = [answer] if answer and answer.id not in ids_of(messages) else []
@@ -430,7 +430,7 @@ class AppendNode(_Node):
         """Hold the turn of the run until that ends, and return it; None without a question."""
         if turn_id is None:
             return None
-        return join_turn(chat, await hold_turn(chat, turn_id, busy=self.busy))
+        return join_turn(await hold_turn(chat, turn_id, busy=self.busy))
 
 
 def _loaded_from(chat: Conversation, state: Any) -> LoadedView | None:
