@@ -242,10 +242,8 @@ class Calls:
     @property
     def is_answered(self) -> bool:
         """True if the newest message is an answer, after which the next call begins another turn."""
-        newest = next((stored for stored in reversed(self.near) if not stored.is_rewound), None)
-        if newest is None or newest.message.type != "ai":
-            return False
-        return not calls_of(newest.message)
+        newest = self._newest
+        return newest is not None and is_answer(newest.message)
 
     def has_ended(self, ordinal: int) -> bool:
         """Return True if the turn of an ordinal had ended before the call of the page, rewound since or not."""
@@ -257,11 +255,13 @@ class Calls:
     @property
     def _current_turn(self) -> str:
         """The turn of the call of the page."""
-        if self.moment:
-            return self.moment.turn_id
-        active = (stored for stored in reversed(self.near) if not stored.is_rewound)
-        newest = next(active, None)
-        return newest.turn_id if newest else ""
+        last = self.moment or self._newest
+        return last.turn_id if last else ""
+
+    @property
+    def _newest(self) -> StoredMessage | None:
+        """The newest message that is not rewound."""
+        return next((stored for stored in reversed(self.near) if not stored.is_rewound), None)
 
     @property
     def last_cut(self) -> tuple[int, str] | None:
