@@ -32,8 +32,9 @@ CITED = frozenset(
 MAX_MENTIONS = 2 * MAX_SOURCES
 """Maximum mentions of sources in one result; beyond it they are treated as data."""
 
-_SPAN_CHARACTERS = 10_000
-"""Maximum characters of a cited span, which bounds the total size of many overlapping ones."""
+_QUOTATION = ("cited_text", "quote")
+_QUOTATION_CHARACTERS = 10_000
+"""Maximum characters of a quotation or a cited span, which bounds the total size of many overlapping ones."""
 
 
 class Mention(NamedTuple):
@@ -52,16 +53,20 @@ def citations_in(block: dict[Any, Any]) -> Iterator[Mention]:
     >>> [(found.source.url, found.source.text) for found in citations_in({"text": "Yes. No.", "annotations": [cited]})]
     [('https://a', 'Yes')]
     """
-    key = first_text(block, ("text", "content", "output_text"))
-    text = block[key] if key else ""
+    text = _first(block, ("text", "content", "output_text"))
+    for citation in islice(_cited_in(block), MAX_MENTIONS + 1):
+        item = _item(citation, text)
+        found = source_in(item) if item else None
+        if found:
+            yield Mention(found, cited=True)
+
+
+def _cited_in(holder: Mapping[Any, Any]) -> Iterator[dict[Any, Any]]:
+    """Yield the fields of the sources that the lists in a text block, or beside the text of a message, cite."""
     for name in ("annotations", "citations"):
-        annotations = block.get(name)
+        annotations = holder.get(name)
         if type(annotations) is list:
-            citations = (citation_in(annotation) for annotation in annotations[: MAX_MENTIONS + 1])
-            items = (_item(citation, text) for citation in citations if citation is not None)
-            yield from (
-                Mention(found, cited=True) for item in items if item and (found := source_in(item))
-            )
+            yield from filter(None, map(citation_in, annotations))
 
 
 def distinct(mentions: Iterable[Mention]) -> tuple[FoundSource, ...]:
@@ -133,7 +138,7 @@ def citation_in(annotation: Any) -> dict[Any, Any] | None:
 
 
 def _item(citation: dict[Any, Any], text: str) -> dict[Any, Any] | None:
-    key = first_text(citation, ("cited_text", "quote"))
+    key = first_text(citation, _QUOTATION)
     span = _span(text, citation.get("start_index"), citation.get("end_index"))
     quoted = citation[key] if key else span
     item = plain_item(
@@ -145,16 +150,14 @@ def _item(citation: dict[Any, Any], text: str) -> dict[Any, Any] | None:
 def _span(text: str, start: Any, end: Any) -> str:
     if type(start) is not int or type(end) is not int or not 0 <= start < end:
         return ""
-    return text[start : min(end, start + _SPAN_CHARACTERS)]
+    return text[start : min(end, start + _QUOTATION_CHARACTERS)]
 
 
 _Kind = TypeVar("_Kind", dict[Any, Any], list[Any])
 
 _TITLE = ("title", "document_title", "filename")
 _URL = ("url", "uri", "source")
-_QUOTATION = ("cited_text", "quote")
 _NUMBER = re.compile(r"\[(\d{1,15})\] ")
-_QUOTATION_CHARACTERS = 10_000
 
 
 class ProviderCitation(NamedTuple):
@@ -186,14 +189,12 @@ def _of_blocks(message: BaseMessage) -> list[ProviderCitation]:
     found: list[ProviderCitation] = []
     content = message.content
     if isinstance(content, str):
-        annotations = message.additional_kwargs.get("annotations")
-        return list(islice(_of_text(annotations, content, 0), MAX_CITED))
+        return list(islice(_of_text(message.additional_kwargs, content, 0), MAX_CITED))
     offset = 0
     for block in content:
         text = _text_of(block)
         if isinstance(block, dict):
-            for key in ("annotations", "citations"):
-                found += islice(_of_text(block.get(key), text, offset), MAX_CITED - len(found))
+            found += islice(_of_text(block, text, offset), MAX_CITED - len(found))
         offset += len(text)
     return found
 
@@ -206,11 +207,8 @@ def _text_of(block: Any) -> str:
     return text if isinstance(text, str) else ""
 
 
-def _of_text(annotations: Any, text: str, offset: int) -> Iterator[ProviderCitation]:
-    for annotation in annotations if type(annotations) is list else ():
-        cited = citation_in(annotation)
-        if cited is None:
-            continue
+def _of_text(holder: Mapping[Any, Any], text: str, offset: int) -> Iterator[ProviderCitation]:
+    for cited in _cited_in(holder):
         start, end = _place(cited, len(text))
         title = _first(cited, _TITLE)
         number = _NUMBER.match(title)
