@@ -78,6 +78,8 @@ _HOLDERS: Final = frozenset(
         "vertex",
     }
 )
+REASONING_BESIDE: Final = ("reasoning_content", "reasoning", "reasoning_details")
+"""Keys of `additional_kwargs` in which servers with the Chat Completions API return reasoning beside an answer."""
 _LISTS: Final = ("tool_calls", "invalid_tool_calls", "tool_call_chunks")
 
 

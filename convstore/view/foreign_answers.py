@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, ToolMessage
 
 from convstore.messages.call_arguments import arguments_text, with_json_arguments
 from convstore.messages.media import block_type
-from convstore.messages.reasoning import is_reasoning, without_reasoning
+from convstore.messages.reasoning import REASONING_BESIDE, is_reasoning, without_reasoning
 from convstore.messages.tool_calls import CALL_BLOCKS, calls_of, changed_functions, with_changes
 from convstore.values.json_form import valid_text
 from convstore.values.providers import ProviderRules
@@ -23,7 +23,6 @@ from convstore.wire.parts import Block, Media, Text, beside_calls, part_of
 
 _EMPTY: Final = "{}"
 _UNSENT: Final = "LangChain's package does not send it"
-_BESIDE: Final = ("reasoning", "reasoning_content", "reasoning_details")
 _FILTERED: Final = frozenset({"reasoning_content", "thinking"})
 
 
@@ -165,7 +164,7 @@ def drop_unsent(message: AIMessage, rules: ProviderRules, drop: _Drop, *, is_own
 def _has_omitted_reasoning(message: AIMessage) -> bool:
     """Return True for reasoning beside the content, or thinking in it, which langchain-openai filters."""
     kwargs = message.additional_kwargs
-    if any(isinstance(kwargs.get(key), str | list) and kwargs[key] for key in _BESIDE):
+    if any(isinstance(kwargs.get(key), str | list) and kwargs[key] for key in REASONING_BESIDE):
         return True
     content: Any = message.content
     return isinstance(content, list) and any(block_type(block) in _FILTERED for block in content)

@@ -11,6 +11,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage
 
+from convstore.messages.reasoning import REASONING_BESIDE
 from convstore.values.json_form import valid_text
 from convstore.wire.parts import Block, Media, Text, beside_calls, parts_of
 from convstore.wire.requests import Dropped
@@ -24,8 +25,8 @@ _TEXTS = (
     "text",
     "content",
 )
-_BESIDE = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
-"""Keys of ``additional_kwargs`` in which gateways put reasoning; the first one with a text counts."""
+_BESIDE = (*REASONING_BESIDE, "thinking")
+"""Keys in which gateways put reasoning beside the content; the first one with a text counts."""
 
 
 class ContentReader:

@@ -102,7 +102,7 @@ def _with_reasoning(step: Step, ids: set[str]) -> list[dict[str, Any]]:
 
 def _taken_reasoning(step: Step) -> str:
     """Return the text of the reasoning of an answer, which is no longer a part of it; "" without one."""
-    blocks = [part.block for part in filter(is_reasoning, step.parts) if isinstance(part, Block)]
+    blocks = [part.block for part in step.parts if is_reasoning(part)]
     said = reasoning_content(step.reasoning) or "\n".join(map(reasoning_text, blocks))
     if not said:
         step.withhold("it has no text")
@@ -177,7 +177,7 @@ def _problem(step: Step, ids: set[str]) -> str:
 def _reasoning_in(step: Step) -> Iterator[tuple[Block, Part | WireCall | None]]:
     """Yield each item of reasoning of an answer, with the item that followed it."""
     for part, following in zip(step.parts, [*step.parts[1:], None], strict=False):
-        if isinstance(part, Block) and part.kind == "reasoning":
+        if is_reasoning(part):
             yield part, following
 
 

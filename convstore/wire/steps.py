@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
 from langchain_core.messages import (
     AIMessage,
@@ -25,6 +25,7 @@ from langchain_core.messages import (
 
 from convstore.messages.call_arguments import arguments_text
 from convstore.messages.provenance import kind_of, model_of
+from convstore.messages.reasoning import REASONING_BESIDE
 from convstore.messages.text import text_of
 from convstore.messages.tool_calls import Call, arguments_of, calls_of, is_paused, pair
 from convstore.values.json_form import is_json, valid_text
@@ -34,7 +35,6 @@ from convstore.wire.parts import Block, Media, Part, Text, beside_calls, listed_
 from convstore.wire.requests import Dropped
 
 _ROLES: Final = ("system", "developer", "assistant", "user")
-_REASONING_KEYS: Final = ("reasoning_content", "reasoning", "reasoning_details")
 _BESIDE: Final = ("annotations", "audio", "extra_content", "images")
 """Fields in which Chat Completions has more of an answer than its content."""
 _NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -279,7 +279,7 @@ def _named(part: Text | Media) -> Text | Media:
     return part if isinstance(part, Text) else Text(part.plain_text or part.description)
 
 
-def is_reasoning(part: Part | WireCall) -> bool:
+def is_reasoning(part: Part | WireCall) -> TypeGuard[Block]:
     """Return True for a block of reasoning."""
     return isinstance(part, Block) and part.kind == "reasoning"
 
@@ -326,7 +326,7 @@ def role_of(message: BaseMessage) -> str:
 
 
 def _reasoning_of(message: BaseMessage) -> dict[str, Any]:
-    found = {key: message.additional_kwargs.get(key) for key in _REASONING_KEYS}
+    found = {key: message.additional_kwargs.get(key) for key in REASONING_BESIDE}
     return {
         key: value
         for key, value in found.items()
