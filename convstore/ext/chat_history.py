@@ -28,7 +28,12 @@ from langchain_core.runnables import ConfigurableFieldSpec, RunnableConfig, Runn
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from convstore import Conversation, ConversationStore
-from convstore.edges import OnDropped, read_current, report_dropped
+from convstore.edges import (
+    OnDropped,
+    check_store,
+    read_current,
+    report_dropped,
+)
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError
 from convstore.integration import TurnAccess, log_of, run_sync
 from convstore.messages.encoding import fields_of
@@ -252,6 +257,7 @@ class SessionHistories:
         scope: Mapping[str, str] | None = None,
         on_dropped: OnDropped | None = None,
     ) -> None:
+        check_store(store)
         self._store = store
         self._on_dropped = on_dropped
         self._policy = check_policy(policy)

@@ -23,7 +23,11 @@ from convstore import (
     InvalidInputError,
     StoreUnavailableError,
 )
-from convstore.edges import each_conversation, with_children
+from convstore.edges import (
+    check_store,
+    each_conversation,
+    with_children,
+)
 from convstore.exceptions import InvalidScopeError, StoreError
 from convstore.integration import LogChanges, host_of, log_of
 from convstore.transfer.archive import begin_line, end_line, item_line, message_line
@@ -84,6 +88,7 @@ async def export_conversations(
         InvalidInputError: An argument is invalid.
         StoreUnavailableError: The server does not answer. Only complete conversations were written.
     """
+    check_store(store)
     if format not in _FORMATS:
         raise InvalidInputError(
             f"format must be one of {', '.join(_FORMATS)}, not {shown_value(format)}"

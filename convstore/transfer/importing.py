@@ -36,6 +36,7 @@ from convstore import (
     Receipt,
     StoreUnavailableError,
 )
+from convstore.edges import check_store
 from convstore.exceptions import (
     BatchTooLargeError,
     ConflictError,
@@ -123,6 +124,7 @@ async def import_conversations(
         InvalidInputError: An argument is invalid.
         StoreUnavailableError: The server does not answer; run the import again.
     """
+    check_store(store)
     check_number(jobs, name="jobs", minimum=1)
     if limit is not None:
         check_number(limit, name="limit", minimum=1)

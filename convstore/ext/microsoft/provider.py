@@ -20,7 +20,12 @@ from agent_framework import (
 from langchain_core.messages import BaseMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
-from convstore.edges import OnDropped, read_current, report_dropped
+from convstore.edges import (
+    OnDropped,
+    check_store,
+    read_current,
+    report_dropped,
+)
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.microsoft.clients import client_of
 from convstore.ext.microsoft.messages import (
@@ -36,6 +41,7 @@ from convstore.messages.call_ids import with_own_call_ids
 from convstore.messages.provenance import without_made_results
 from convstore.types import Dropped, ProviderRules
 from convstore.values.json_form import sendable_message
+from convstore.values.policy import check_policy
 from convstore.values.providers import rules_of_framework
 from convstore.values.scope import as_scope, check_choice
 from convstore.wire.edits import RequestEdits, kept_ids
@@ -85,6 +91,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
         **scope: str,
     ) -> None:
         super().__init__(source_id, **(options or {}))
+        check_store(store)
         check_choice(view, "policy", "all", name="view")
         if unknown := set(scope) - set(store.scope_keys):
             raise InvalidScopeError(
@@ -92,7 +99,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
             )
         self._store = store
         self._view = view
-        self._policy = policy
+        self._policy = check_policy(policy)
         own_tools = agent_tools(store, (), artifact=artifact)
         self._own_tools = own_tools if view == "policy" else []
         self._scope = scope

@@ -16,7 +16,12 @@ from weakref import WeakKeyDictionary
 from langchain_core.messages import AIMessage, BaseMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
-from convstore.edges import append_in_halves, newest_first, read_current
+from convstore.edges import (
+    append_in_halves,
+    check_store,
+    newest_first,
+    read_current,
+)
 from convstore.exceptions import InvalidInputError, InvalidScopeError, MessageRewoundError
 from convstore.ext.openai_agents.items import (
     KIND,
@@ -139,6 +144,7 @@ class ConvstoreSession:
         session_settings: SessionSettings | dict[str, Any] | None = None,
         **values: str,
     ) -> None:
+        check_store(store)
         check_choice(view, "policy", "all", name="view")
         if scope is None:
             store.conversation(**values)  # refuses a wrong scope

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from convstore import Conversation
+from convstore.exceptions import InvalidInputError
 from convstore.ext.openai_agents.session import ConvstoreSession
 from convstore.integration import agent_tools
 
@@ -27,8 +28,11 @@ def read_back_tools(
         artifact: Show the model the rest of artifacts when it reads back, as `retrieve_previous_sources_tool` does.
 
     Raises:
-        InvalidInputError: `search` has a name that is not a scope key, or `artifact` is neither True nor False.
+        InvalidInputError: `session` is no ConvstoreSession, `search` has a name that is not a scope key, or `artifact`
+            is neither True nor False.
     """
+    if not isinstance(session, ConvstoreSession):
+        raise InvalidInputError(f"session must be a ConvstoreSession, not {type(session).__name__}")
     tools = agent_tools(session.store, search, artifact=artifact)
     return [_tool(session, tool, bind) for tool, bind in tools]
 

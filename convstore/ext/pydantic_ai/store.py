@@ -27,7 +27,12 @@ from pydantic_ai.conversation_store import ConversationStore as PydanticStore
 from pydantic_ai.exceptions import UserError
 
 from convstore import Conversation, ConversationStore
-from convstore.edges import each_conversation, newest_first, read_current
+from convstore.edges import (
+    check_store,
+    each_conversation,
+    newest_first,
+    read_current,
+)
 from convstore.exceptions import InvalidScopeError, LogMovedError
 from convstore.ext.pydantic_ai.messages import entry_of, mark_of, to_log
 from convstore.ext.pydantic_ai.record import RecordState, read_state
@@ -85,6 +90,7 @@ class ConvstoreConversationStore(PydanticStore):
     """
 
     def __init__(self, store: ConversationStore, **scope: str) -> None:
+        check_store(store)
         left = [key for key in store.scope_keys if key not in scope]
         if len(left) not in (1, 2) or len(left) + len(scope) != len(store.scope_keys):
             raise InvalidScopeError(

@@ -19,6 +19,7 @@ from pydantic_ai.toolsets import FunctionToolset
 
 from convstore import Conversation, HistoryPolicy
 from convstore.edges import OnDropped, report_dropped
+from convstore.exceptions import InvalidInputError
 from convstore.ext.pydantic_ai.edited import edited
 from convstore.ext.pydantic_ai.messages import from_log
 from convstore.ext.pydantic_ai.store import ConvstoreConversationStore
@@ -26,6 +27,7 @@ from convstore.integration import agent_tools
 from convstore.messages.call_ids import with_own_call_ids
 from convstore.messages.provenance import without_made_results
 from convstore.types import ProviderRules
+from convstore.values.policy import check_policy
 from convstore.values.providers import rules_of_framework
 from convstore.wire.edits import RequestEdits
 
@@ -53,7 +55,8 @@ class ConvstoreView(AbstractCapability[Any]):
 
     Raises:
         UserError: `scope` is missing.
-        InvalidInputError: There is no provider of this name, or `artifact` is neither True nor False.
+        InvalidInputError: `conversations` or `policy` has another type, there is no provider of this name, or
+            `artifact` is neither True nor False.
     """
 
     def __init__(
@@ -67,6 +70,11 @@ class ConvstoreView(AbstractCapability[Any]):
         provider: str | ProviderRules | None = None,
         on_dropped: OnDropped | None = None,
     ) -> None:
+        if not isinstance(conversations, ConvstoreConversationStore):
+            raise InvalidInputError(
+                "conversations must be a ConvstoreConversationStore, not "
+                f"{type(conversations).__name__}"
+            )
         if conversations.owner_key and scope is None:
             raise UserError(
                 "pass scope=, such as lambda ctx: ctx.deps.user: it is the "
@@ -74,7 +82,7 @@ class ConvstoreView(AbstractCapability[Any]):
             )
         self._conversations = conversations
         self._scope = scope
-        self._policy = policy
+        self._policy = check_policy(policy)
         own_tools = agent_tools(conversations.store, conversations.shared_keys, artifact=artifact)
         self._own_tools = own_tools if tools else []
         rules_of_framework(provider, None)  # refuses a wrong name
