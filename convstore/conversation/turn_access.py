@@ -128,6 +128,7 @@ class TurnAccess:
 
         Raises:
             TurnClosedError: The log has an answer to the run's question. Nothing was written.
+            ContentConflictError: The log has another message under an id. Nothing was written.
         """
         whole = normalize_messages(messages)
         options = AppendOptions(stamp=stamp, replies="results")
@@ -153,10 +154,15 @@ class TurnAccess:
         return written.receipt
 
     async def _check_unanswered(self, messages: Sequence[BaseMessage]) -> None:
-        """Raise a TurnClosedError if the log has other replies to the last question of a batch than the batch."""
+        """Raise a TurnClosedError if the log has other replies to the last question of a batch than the batch.
+
+        Another question under its id is left to the append, which refuses it.
+        """
         question = last_question(messages)
         record = await self.record(str(messages[question].id)) if question is not None else None
         if question is None or record is None or record.fold.over in ("", "superseded"):
+            return
+        if record.messages[0].content != messages[question].content:
             return
         said = [message for message in messages[question:] if isinstance(message, AIMessage)]
         if any(message.id not in record.ordinals for message in said):

@@ -579,3 +579,7 @@ async def test_a_run_that_is_repeated_asks_its_question_once(
     with pytest.raises(TurnClosedError):
         await ask()
     assert len(client.shown) == 4
+    client.script = ["Nobody."]
+    with pytest.raises(ContentConflictError):  # what is refused is the question, not a repetition
+        await ask("Who?")
+    assert [m.text async for m in provider.conversation("seals").messages()][-1] == "Fish."
