@@ -51,7 +51,7 @@ _BACKLOG = 100
 """Events that wait for a client. Until it has read them, what is new is not written as events."""
 
 
-async def ui_stream(
+def ui_stream(
     turn: TurnSession,
     chunks: AsyncGenerator[Any, None],
     request: UIRequest,
@@ -73,7 +73,24 @@ async def ui_stream(
         request: The request.
         on_error: Returns the text that the client gets for an error; log the error there, as its text may hold
             contents. By default its class and line are logged, and the client is asked to send the request again.
+
+    Raises:
+        InvalidInputError: `chunks` is no asynchronous generator, as of a function that was not called or never yields.
     """
+    if not isinstance(chunks, AsyncGenerator):
+        raise InvalidInputError(
+            "chunks must be an asynchronous generator: call the function of your loop, which has "
+            f"to yield the chunks; it is a value of type {type(chunks).__name__}"
+        )
+    return _answered(turn, chunks, request, on_error)
+
+
+async def _answered(
+    turn: TurnSession,
+    chunks: AsyncGenerator[Any, None],
+    request: UIRequest,
+    on_error: Callable[[Exception], str] | None,
+) -> AsyncGenerator[bytes, None]:
     ai_sdk = AISDKEncoder(turn.turn_id, request.shown)
     ag_ui = AGUIEncoder(request.thread_id, request.run_id, request.shown)
     encoder = ai_sdk if request.format == "ai-sdk" else ag_ui

@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 from pydantic import TypeAdapter
 from scripted_agents import ScriptedModel
 
-from convstore import Conversation, ConversationStore
+from convstore import Conversation, ConversationStore, InvalidInputError
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.ui import read_request, resume_stream, ui_messages, ui_stream
 from convstore.ext.ui.ag_ui import AGUIEncoder
@@ -418,6 +418,24 @@ async def test_a_loop_that_is_cancelled_ends_the_stream(form: Any, chat: Convers
 
     stream = b"".join([event async for event in ui_stream(turn, answer(), request)]).decode()
     assert kinds(stream)[-1] == ("error" if form == "ai-sdk" else "RUN_ERROR")
+
+
+async def test_a_loop_that_cannot_be_read_is_refused_before_the_stream(chat: Conversation) -> None:
+    """Such as a function that was not called, or that returns its answer."""
+    request = read_request(BODIES["ai-sdk"])
+    turn = await request.turn(chat)
+
+    async def answer() -> str:
+        return "Whole."
+
+    returned: Any = answer()
+    for wrong, kind in ((answer, "function"), (returned, "coroutine"), ("Whole.", "str")):
+        chunks: Any = wrong
+        with pytest.raises(InvalidInputError, match=f"asynchronous generator.* of type {kind}$"):
+            ui_stream(turn, chunks, request)
+    returned.close()
+    sent = [event async for event in ui_stream(turn, Loop(["Whole."])(turn), request)]
+    assert "Whole." in b"".join(sent).decode()
 
 
 def raising(_: Exception) -> str:
