@@ -59,7 +59,7 @@ from convstore.mongo.times import (
 )
 from convstore.mongo.tombstones import Tombstones
 from convstore.mongo.versions import LEVEL
-from convstore.values.scope import PATH, check_listing
+from convstore.values.scope import PATH, check_listings
 
 _LOGGER = logging.getLogger("convstore")
 _LEASE = "lease"
@@ -221,9 +221,7 @@ class Migrator:
             StoreUnavailableError: Another runner holds the lease and does not finish.
         """
         # Each store names its own scope keys, so their indexes are checked every time.
-        indexes = scope_indexes(
-            self.scope_keys, [check_listing(self.scope_keys, keys) for keys in listings]
-        )
+        indexes = scope_indexes(self.scope_keys, check_listings(self.scope_keys, listings))
         records = await self._records_of_this_server()
         is_done = records is not None and not records.due(after_deployment=after_deployment)
         if is_done and {index.name for index in indexes} <= await self._driver.index_names(HEADS):

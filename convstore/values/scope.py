@@ -143,10 +143,19 @@ def check_scope_keys(keys: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def check_listing(keys: Sequence[str], listing: Sequence[str]) -> tuple[str, ...]:
-    """Return scope keys to list conversations by; raise an InvalidScopeError for any others than the store's."""
-    names = () if isinstance(listing, str) else tuple(listing)
-    if not names or len(set(names)) != len(names) or not set(names) <= set(keys):
+def check_listings(keys: Sequence[str], listings: object) -> list[tuple[str, ...]]:
+    """Return combinations of scope keys to list conversations by; raise an InvalidScopeError for anything else."""
+    if not isinstance(listings, list | tuple):
+        raise InvalidScopeError(
+            "listings must be a list of combinations of scope keys, not " + shown_value(listings)
+        )
+    return [_check_listing(keys, listing) for listing in listings]
+
+
+def _check_listing(keys: Sequence[str], listing: object) -> tuple[str, ...]:
+    names = tuple(listing) if isinstance(listing, list | tuple) else ()
+    is_known = all(isinstance(name, str) and name in keys for name in names)
+    if not names or not is_known or len(set(names)) != len(names):
         raise InvalidScopeError(
             f"a listing names some of this store's scope keys, {', '.join(keys)}, not "
             f"{shown_value(listing)}"

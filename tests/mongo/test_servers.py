@@ -90,11 +90,24 @@ async def test_a_listing_examines_about_what_it_returns(  # noqa: PLR0917 - fixt
     assert (await store.verify()).findings == ()
 
 
-@pytest.mark.parametrize("listing", ["team_id", (), ("team_id", "course"), ("team_id", "team_id")])
+@pytest.mark.parametrize(
+    "listing",
+    ["team_id", (), ("team_id", "course"), ("team_id", "team_id"), None, 7, ([],), {"team_id": 1}],
+)
 async def test_a_listing_names_scope_keys(own_database: Any, listing: Any) -> None:
     """Anything else is refused before anything is created."""
     with pytest.raises(InvalidScopeError, match="a listing names some of this store's scope keys"):
         await ConversationStore(own_database, scope_keys=KEYS).setup(listings=[listing])
+    assert await own_database.list_collection_names() == []
+
+
+@pytest.mark.parametrize(
+    "listings", ["team_id", None, 7, True, {"team_id": 1}, lambda: [["team_id"]]]
+)
+async def test_listings_are_a_list(own_database: Any, listings: Any) -> None:
+    """One name in place of a list of combinations would be read letter by letter."""
+    with pytest.raises(InvalidScopeError, match="listings must be a list of combinations"):
+        await ConversationStore(own_database, scope_keys=KEYS).setup(listings=listings)
     assert await own_database.list_collection_names() == []
 
 
