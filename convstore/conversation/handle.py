@@ -49,6 +49,7 @@ from convstore.values.scope import (
     Scope,
     as_scope,
     check_choice,
+    check_flags,
     check_id,
     check_ids,
     check_number,
@@ -429,6 +430,7 @@ class Conversation:
         Raises:
             InvalidInputError: The store has no summarizer.
         """
+        check_flags(force=force)
         return await (await self._services()).compactor.compact(self._scope, force=force)
 
     async def undo_compaction(self) -> bool:
@@ -655,6 +657,7 @@ class Conversation:
         Raises:
             CorruptDocumentError: A stored item is damaged.
         """
+        check_flags(rewound=rewound)
         reader = (await self._services()).reader
         found = read_items(
             reader, self._scope, kind, after=after, before=before, everything=rewound
@@ -685,6 +688,7 @@ class Conversation:
             rewound: Also rewound turns, and rewound messages of others, such as other answers; `turn.rewound` names
                 them. They may stand anywhere after their question, so in order all that follows `after` is read first.
         """
+        check_flags(newest_first=newest_first, rewound=rewound)
         read = (await self._services()).turns.read
         found = read(
             self._scope,
@@ -785,6 +789,7 @@ class Conversation:
         Raises:
             StoreClosedError: The store was closed.
         """
+        check_flags(full=full)
         watcher = (await self._services()).watcher
         watched = watcher.watch(self._scope, after=after, limit=limit, full=full)
         async with aclosing(watched) as updates:

@@ -40,7 +40,7 @@ from convstore.turns.held import CHECK_SECONDS, RENEW_SECONDS, Addition, HeldTur
 from convstore.turns.streaming import read_until
 from convstore.values.models import Receipt
 from convstore.values.policy import HistoryPolicy, check_policy
-from convstore.values.scope import PATH, check_choice, check_number
+from convstore.values.scope import PATH, check_choice, check_flags, check_number
 from convstore.values.stamps import ViewStamp, check_stamp
 from convstore.values.turns import TurnCall
 from convstore.view.past import PastViews
@@ -354,7 +354,7 @@ class TurnSession:
             UnencodableError: A content block, a source or the artifact has a value of an unknown type.
             ContentConflictError: The call has another result. Nothing was written.
         """
-        check_choice(error, True, False, name="error")
+        check_flags(error=error)
         if error and sources:
             raise InvalidInputError(
                 "a failed call has no sources; leave out error=True, or the sources"

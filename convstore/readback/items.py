@@ -17,7 +17,7 @@ from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.log_records import StoredItem
 from convstore.values.plain import slices
-from convstore.values.scope import Scope, check_choice, check_ordinals
+from convstore.values.scope import Scope, check_ordinals
 
 _END = 2**53
 _PAGE = 100
@@ -34,7 +34,6 @@ async def read_items(
     everything: bool = False,
 ) -> AsyncGenerator[StoredItem]:
     """Iterate over the active items of a log, or over all; see `Conversation.items`."""
-    check_choice(everything, True, False, name="rewound")
     check_ordinals(after=after, before=before)
     low = after or 0
     high = _END if before is None else before

@@ -27,7 +27,7 @@ from convstore.sources.places import read_item
 from convstore.sources.source import FoundSource
 from convstore.values.json_form import new_model
 from convstore.values.models import Source, StoredMessage, ToolRecord
-from convstore.values.scope import Scope, check_choice, check_number, check_ordinals
+from convstore.values.scope import Scope, check_flags, check_number, check_ordinals
 
 _LEFT_OUT = "too large for a page; get_tool_messages gives it whole"
 _MAX_NAMED = 5
@@ -126,7 +126,7 @@ class Records:
 
     async def all(self, scope: Scope, *, rewound: bool) -> AsyncGenerator[BaseMessage, None]:
         """Yield the messages of the log in order, with or without rewound ones. Reads in batches."""
-        check_choice(rewound, True, False, name="rewound")
+        check_flags(rewound=rewound)
         async with aclosing(self.reader.walk(scope, rewound=rewound)) as entries:
             async for cached, entry in entries:
                 async with self.reader.reading(cached):
@@ -141,7 +141,7 @@ class Records:
 
         In full or as views show them, with or without rewound ones.
         """
-        check_choice(rewound, True, False, name="rewound")
+        check_flags(full=full, rewound=rewound)
         given = {name: ordinal for name, ordinal in span.items() if ordinal is not None}
         if len(given) > 1:
             raise InvalidInputError("pass only one of before=, after= and around=")

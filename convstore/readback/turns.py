@@ -31,7 +31,7 @@ from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot, grown
 from convstore.values.models import Turn
 from convstore.values.policy import HistoryPolicy
-from convstore.values.scope import Scope, check_choice, check_number, check_ordinals
+from convstore.values.scope import Scope, check_number, check_ordinals
 from convstore.values.stamps import TurnOutline
 from convstore.values.turns import TurnCall
 
@@ -91,7 +91,6 @@ class Turns:
 
         Only active ones with their active messages, unless `everything` is true.
         """
-        check_choice(everything, True, False, name="rewound")
         check_ordinals(after=after, before=before, limit=limit)
         found = self._turns_between(
             scope, after, before, limit, newest_first=newest_first, everything=everything

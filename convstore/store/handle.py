@@ -43,8 +43,8 @@ from convstore.values.reports import (
 )
 from convstore.values.scope import (
     PATH,
-    check_choice,
     check_field_names,
+    check_flags,
     check_id,
     check_partial_scope,
     check_scope,
@@ -132,7 +132,7 @@ class ConversationStore:
         clock: Clock | None = None,
     ) -> None:
         _check_prefix(collection_prefix)
-        check_choice(search_index, True, False, name="search_index")
+        check_flags(search_index=search_index)
         now = clock.now if clock else None
         clock = clock or Clock()
         driver = Driver(database, prefix=collection_prefix, now=now, monotonic=clock.monotonic)
@@ -254,6 +254,7 @@ class ConversationStore:
             MissingPrivilegeError: A migration is due, and the database user may not run it; run ``convstore migrate``.
         """
         self._host.check_open()
+        check_flags(after_deployment=after_deployment)
         await self._migrator.run(listings, after_deployment=after_deployment)
         await self._migrator.check_keys()
         await self._host.schema.read()
@@ -410,6 +411,7 @@ class ConversationStore:
         Raises:
             InvalidScopeError: A scope key is unknown, or a value is invalid.
         """
+        check_flags(sizes=sizes)
         scope = check_partial_scope(self.scope_keys, partial_scope)
         return await (await self._host.services()).stats.read(
             scope, sizes=sizes, budget=self.policy.max_tokens
@@ -516,7 +518,7 @@ class ConversationStore:
             InvalidScopeError: A scope key is unknown, or a value is invalid.
             CorruptDocumentError: A head does not name its conversation; all others are erased, or counted.
         """
-        check_choice(lost, True, False, name="lost")
+        check_flags(everything=everything, lost=lost, dry_run=dry_run)
         id_ = "" if conversation_id is None else check_id(conversation_id, name="conversation_id")
         if [everything, lost, bool(id_)].count(True) > 1:
             raise InvalidInputError(
@@ -554,6 +556,7 @@ class ConversationStore:
             InvalidInputError: `older_than` is too short.
             InvalidScopeError: A scope key is unknown, or a value is invalid.
         """
+        check_flags(dry_run=dry_run)
         scope = check_partial_scope(self.scope_keys, partial_scope)
         retention = (await self._host.services()).retention
         return await retention.prune(
@@ -585,6 +588,7 @@ class ConversationStore:
             SchemaVersionError: The database was set up by a newer convstore.
         """
         self._host.check_open()
+        check_flags(repair=repair)
         scope = check_partial_scope(self.scope_keys, partial_scope)
         return await self._services.verifier.verify(scope, repair=repair, progress=progress)
 

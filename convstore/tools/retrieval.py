@@ -28,7 +28,7 @@ from convstore.runtime.loop_thread import BothWays
 from convstore.sources.source import MAX_SOURCES
 from convstore.sources.stub import PAGE_TOKENS, RETRIEVAL_TOOL
 from convstore.tools.agent_tool import AgentTool, agent_tool
-from convstore.values.scope import MAX_ID_BYTES, MAX_IDS, check_choice
+from convstore.values.scope import MAX_ID_BYTES, MAX_IDS, check_flags
 
 ARGUMENTS = {
     "tool_message_ids": (
@@ -253,7 +253,7 @@ def make_retrieval_tool(
     and what is expected. With `artifact` it also shows what a tool kept in an artifact beside its sources.
     """
     check_page_tokens(page_tokens)
-    check_choice(artifact, True, False, name="artifact")
+    check_flags(artifact=artifact)
 
     def request_of(ids: Any = (), *, given: Any = (), **_: Any) -> Request:
         request = read_arguments({"ids": ids, **dict(given)}, page_tokens)

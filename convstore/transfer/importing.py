@@ -71,7 +71,7 @@ from convstore.transfer.second_import import differences, rewound_ids
 from convstore.values.log_records import LogChange, PlacedItem, StoredId
 from convstore.values.plain import counted
 from convstore.values.ranges import has, joined
-from convstore.values.scope import Scope, check_number, check_scope, root_scope
+from convstore.values.scope import Scope, check_flags, check_number, check_scope, root_scope
 from convstore.values.stamps import ViewStamp
 
 Records: TypeAlias = (
@@ -126,6 +126,7 @@ async def import_conversations(
     """
     check_store(store)
     check_number(jobs, name="jobs", minimum=1)
+    check_flags(dry_run=dry_run, skip_messages=skip_messages)
     if limit is not None:
         check_number(limit, name="limit", minimum=1)
     if scope is not None and not callable(scope) and not isinstance(scope, Mapping):

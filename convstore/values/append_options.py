@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError
-from convstore.values.scope import check_choice, check_id, check_names
+from convstore.values.scope import check_choice, check_flags, check_id, check_names
 from convstore.values.stamps import ViewStamp, check_stamp
 
 
@@ -113,7 +113,7 @@ def check_trust(trust: str | None, client_tools: Collection[str], strict: bool) 
     frozenset({'pick_date'})
     """
     check_choice(trust, None, "human", "all", name="trust")
-    check_choice(strict, False, True, name="strict")
+    check_flags(strict=strict)
     tools = check_names(client_tools, name="client_tools")
     if trust == "all" and (tools or strict):
         raise InvalidInputError(

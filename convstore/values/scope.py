@@ -70,6 +70,15 @@ def check_choice(value: object, *choices: str | bool | None, name: str) -> None:
         )
 
 
+def check_flags(**given: object) -> None:
+    """Raise an InvalidInputError for a value other than True and False: a text such as "no" would count as True.
+
+    >>> check_flags(dry_run=True, repair=False)
+    """
+    for name, value in given.items():
+        check_choice(value, True, False, name=name)
+
+
 def check_names(names: Iterable[str], *, name: str) -> frozenset[str]:
     """Return a collection of names of tools; raise an InvalidInputError for anything else, such as a single text.
 
@@ -269,9 +278,8 @@ def check_selection(
 
     A scope that is empty by mistake must not select the conversations of all users.
     """
+    check_flags(everything=everything)
     pairs = check_partial_scope(keys, values)
-    if type(everything) is not bool:
-        raise InvalidInputError(f"everything must be True or False, not {shown_value(everything)}")
     if everything == bool(pairs):
         raise InvalidInputError(
             "name scope values to select their conversations, or pass everything=True for all"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -123,9 +124,41 @@ async def test_a_failure_is_told_in_the_content(chat: Conversation) -> None:
     async with await chat.turn("q", human="?") as turn:
         await turn.append(AIMessage("", tool_calls=[call]))
         with pytest.raises(InvalidInputError, match="error must be True or False, not 'no city'"):
-            await turn.add_result(turn.open_calls[0], error="no city")  # type: ignore[arg-type]
+            await turn.add_result(turn.open_calls[0], error="no city")
         await turn.add_result(turn.open_calls[0], "no city", error=True)
         await turn.finish()
+
+
+FLAGS = [
+    pytest.param(owner, name, parameter.name, id=f"{name}-{parameter.name}")
+    for owner in (Conversation, ConversationStore)
+    for name, method in inspect.getmembers(owner, inspect.isfunction)
+    for parameter in inspect.signature(method).parameters.values()
+    if type(parameter.default) is bool and not name.startswith("_")
+]
+
+
+@pytest.mark.parametrize("wrong", ["no", 1, None], ids=repr)
+@pytest.mark.parametrize(("owner", "name", "flag"), FLAGS)
+async def test_a_flag_is_true_or_false(
+    chat: Conversation, owner: type, name: str, flag: str, wrong: Any
+) -> None:
+    """Anything else is refused before it is taken for one: an erasure is no rehearsal with `dry_run=None`."""
+    method = getattr(chat if owner is Conversation else chat.store, name)
+    required = [
+        HumanMessage("?") if parameter.name == "messages" else "seals"
+        for parameter in inspect.signature(method).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    named = {"older_than": timedelta(days=1)} if name == "prune" else {}
+
+    async def call() -> None:
+        found = method(*required, **named, **{flag: wrong})
+        await (anext(found) if inspect.isasyncgen(found) else found)
+
+    with pytest.raises(InvalidInputError, match=f"{flag} must be True or False, not"):
+        await call()
 
 
 @pytest.mark.parametrize("key", [2, None, True, b"x", (1,)], ids=repr)
