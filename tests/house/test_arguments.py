@@ -34,6 +34,8 @@ from convstore.types import ProviderRules
 from convstore.values.scope import check_number
 from convstore.values.usage import check_prices
 
+MEMORY = AsyncMongoMockClient()
+
 TAKES_ANYTHING: dict[str, Callable[[Conversation, Any], Any]] = {
     "wait_seconds": lambda chat, value: chat.turn("q", human="?", wait_seconds=value),
     "types": lambda chat, value: chat.search("whales", types=value),
@@ -55,9 +57,6 @@ TAKES_POLICY: dict[str, Callable[[Conversation, Any], Any]] = {
     "middleware": lambda chat, policy: ConversationMiddleware(chat.store, policy=policy),
     "node": lambda chat, policy: load_node(chat.store, policy=policy),
 }
-
-
-MEMORY = AsyncMongoMockClient()
 
 
 @pytest.fixture
