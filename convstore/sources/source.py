@@ -208,7 +208,7 @@ class FoundSource(NamedTuple):
     def digest(self, codec: Codec) -> bytes:
         """Return the digest of its text or, if it has none, of its fields without the number."""
         if self.text:
-            return digest_of(self.text)[:TEXT_DIGEST_BYTES]
+            return text_digest(self.text)
         fields = {key: value for key, value in self.fields.items() if key != "source_id"}
         return text_digest(codec.encode(fields, omitted=[]))
 
@@ -238,11 +238,6 @@ class FoundSource(NamedTuple):
     def url(self) -> str:
         """Its address, "" without one."""
         return self.label()[1]
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """All fields that the tool gave, without number, title and address."""
-        return self.label()[2]
 
     def with_number(self, number: int) -> Any:
         """Return the item with a number, which replaces any earlier one."""

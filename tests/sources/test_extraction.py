@@ -411,7 +411,7 @@ def test_every_form_is_found_anywhere_in_a_result(name: Any, known: Any) -> None
     ):
         found = _find(message).items
         assert _facts(found) == [form.fact]
-        assert found[0].metadata == form.metadata
+        assert found[0].label()[2] == form.metadata
 
 
 @pytest.mark.costly
@@ -904,10 +904,7 @@ def _as_content(value: Any) -> Any:
 
 
 def _said(found: FoundSources) -> list[Any]:
-    return [
-        (source.title, source.url, source.text, source.kept_id, source.metadata)
-        for source in found.items
-    ]
+    return [(*source.label(), source.text, source.kept_id) for source in found.items]
 
 
 @example([{"type": [], "text": "1 hit"}], None)

@@ -70,9 +70,8 @@ def test_any_source_can_be_shown(item: Any) -> None:
     """An item with any keys and values gives texts and a valid `Source`."""
     found = source_in(item)
     assert found is not None
-    source = Source(
-        source_id=1, title=found.title, url=found.url, content=found.text, metadata=found.metadata
-    )
+    title, url, metadata = found.label()
+    source = Source(source_id=1, title=title, url=url, content=found.text, metadata=metadata)
     assert source.metadata.keys() <= found.fields.keys()
     Codec().encode(found.with_text("text"))
 
@@ -89,14 +88,14 @@ def test_metadata_is_all_that_is_not_shown_elsewhere() -> None:
         "": 0,
         "metadata": {"a": 1},
     }
-    assert source_in(item).metadata == {
+    assert source_in(item).label()[2] == {
         "name": "N",
         "link": "l",
         "": 0,
         "metadata": {"a": 1},
         "a": 1,
     }
-    assert source_in({"source_id": "doc-7", "": 0}).metadata == {"source_id": "doc-7", "": 0}
+    assert source_in({"source_id": "doc-7", "": 0}).label()[2] == {"source_id": "doc-7", "": 0}
 
 
 @each_case(
@@ -118,7 +117,7 @@ def test_other_labels_are_known(
     for hit in (("x", fields), Document("x", metadata=fields), {"text": "x", **fields}):
         found = source_in(hit)
         assert found is not None
-        assert (found.title, found.url, found.metadata) == (
+        assert found.label() == (
             title,
             url,
             fields if rest is None else rest,
