@@ -93,23 +93,26 @@ class Step:
 
     Attributes:
         message: The message.
-        rules: The rules of the provider that is asked.
+        edits: The edits of the request, which note what is not sent.
         role: "system", "developer", "user" or "assistant", as it goes by the rules.
         parts: Its content without blank texts. Media are only in those of a user, calls and blocks of an assistant.
         reasoning: Its reasoning outside the content, as servers with the Chat Completions API return it.
         results: The results of its calls, in the order of these.
         is_open: True for the question of the turn in progress and all after it.
-        dropped: Where all steps of a view note what is not sent.
     """
 
     message: BaseMessage
-    rules: ProviderRules
+    edits: RequestEdits
     role: str
     is_open: bool
-    dropped: list[Dropped]
     parts: list[Part | WireCall] = field(default_factory=list)
     reasoning: dict[str, Any] = field(default_factory=dict)
     results: list[Result] = field(default_factory=list)
+
+    @property
+    def rules(self) -> ProviderRules:
+        """The rules of the provider that is asked."""
+        return self.edits.rules
 
     @property
     def is_own(self) -> bool:
@@ -118,7 +121,7 @@ class Step:
 
     def drop(self, part: str, reason: str, message: BaseMessage | None = None) -> None:
         """Note that a part of the message, or of one of its results, is not sent."""
-        self.dropped.append(Dropped((message or self.message).id or "", part, reason))
+        self.edits.drop(message or self.message, part, reason)
 
     def beside(self) -> dict[str, Any]:
         """Return what Chat Completions has beside the content of an answer."""
@@ -230,9 +233,9 @@ def read_steps(
         is_open = index >= begin
         if place.before:
             steps.append(_inserted(place.before, edits, is_open=is_open))
-        step = Step(message, rules, place.role, is_open, edits.dropped)
+        step = Step(message, edits, place.role, is_open)
         if isinstance(message, AIMessage):
-            _fill_answer(step, message, paired, index + 1, edits)
+            _fill_answer(step, message, paired, index + 1)
         else:
             head = [] if place.role == role else [Text(INSTRUCTION)]
             step.parts = [*head, *_head(message), *_texts_and_media(message)]
@@ -246,7 +249,7 @@ def _inserted(given: Inserted, edits: RequestEdits, *, is_open: bool) -> Step:
     """Return the step of a message that the rules insert."""
     kind = AIMessage if given.role == "assistant" else HumanMessage
     parts: list[Part | WireCall] = [Text(given.text)]
-    return Step(kind(given.text), edits.rules, given.role, is_open, edits.dropped, parts)
+    return Step(kind(given.text), edits, given.role, is_open, parts)
 
 
 def results_of(
@@ -345,16 +348,14 @@ def _texts_and_media(message: BaseMessage) -> list[Text | Media]:
     return parts
 
 
-def _fill_answer(
-    step: Step, message: AIMessage, messages: Sequence[BaseMessage], at: int, edits: RequestEdits
-) -> None:
+def _fill_answer(step: Step, message: AIMessage, messages: Sequence[BaseMessage], at: int) -> None:
     """Set the parts of an answer, with each call once: where the content has it, else at the end; and its results.
 
     The results stand in the messages from an index on.
     """
     step.reasoning = _reasoning_of(message)
     blocks = parts_of(message)
-    waiting = list(_calls(step, blocks, edits))
+    waiting = list(_calls(step, blocks))
     answers = {call.id: messages[place] for place, (_, call) in enumerate(waiting, at)}
     for part in blocks:
         step.parts += _said(step, part, waiting)
@@ -364,10 +365,10 @@ def _fill_answer(
         step.results = [
             Result(call, answers[call.id], _texts_and_media(answers[call.id])) for call in calls
         ]
-        edits.answered()
+        step.edits.answered()
     if step.reasoning or any(map(is_reasoning, step.parts)):
-        problem = edits.turn_problem(is_open=step.is_open)
-        problem = problem or edits.writer_problem(model_of(message))
+        problem = step.edits.turn_problem(is_open=step.is_open)
+        problem = problem or step.edits.writer_problem(model_of(message))
         if problem:
             step.withhold(problem)
 
@@ -393,9 +394,7 @@ def _said(step: Step, part: Part, waiting: list[tuple[str, WireCall]]) -> Iterat
         yield part
 
 
-def _calls(
-    step: Step, parts: Sequence[Part], edits: RequestEdits
-) -> Iterator[tuple[str, WireCall]]:
+def _calls(step: Step, parts: Sequence[Part]) -> Iterator[tuple[str, WireCall]]:
     """Yield the calls of a message in the order of their results, each with its id in the log."""
     message = step.message
     calls = calls_of(message)
@@ -418,7 +417,7 @@ def _calls(
         yield (
             call.id,
             WireCall(
-                id=edits.ids.give(call, message),
+                id=step.edits.ids.give(call, message),
                 name=tool_name(call.tool),
                 arguments=text,
                 input=free,
