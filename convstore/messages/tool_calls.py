@@ -98,9 +98,9 @@ class Pairing:
 
     messages: list[BaseMessage]
     indexes: tuple[int | None, ...]
-    missing: tuple[str, ...]
-    orphans: tuple[str, ...]
-    moved: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+    orphans: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -277,13 +277,7 @@ def pair(messages: Sequence[BaseMessage], answers: Mapping[str, str] = _UNKNOWN)
     (['m1', 'm1:missing-result-0'], ('call_1',))
     """
     if is_paired(messages):
-        return Pairing(
-            messages=list(messages),
-            indexes=tuple(range(len(messages))),
-            missing=(),
-            orphans=(),
-            moved=(),
-        )
+        return Pairing(messages=list(messages), indexes=tuple(range(len(messages))))
     slots, orphans = fill_slots(messages, answers)
     paired: list[BaseMessage] = []
     indexes: list[int | None] = []
