@@ -96,8 +96,6 @@ class ConversationEnd(NamedTuple):
         return f"{label}: {self.reason}" if self.reason else label
 
 
-NO_COSTS: Mapping[str, Any] = {}
-
 _FULL = 0.8
 """Share of its budget from which the last call counts as nearly full."""
 
@@ -139,11 +137,6 @@ class ListRow:
     def billed(self) -> Usage:
         """The tokens that providers counted, of all models; zeros if they did not."""
         return reduce(Usage.plus, (Usage(**counts) for counts in self.info.usage.values()), Usage())
-
-    @property
-    def state(self) -> str:
-        """The label of its end."""
-        return self.end.label
 
     def state_line(self, now: datetime | None = None) -> str:
         """Return its end with the reason, the share of its budget if it is nearly full, and if it was rated down.
@@ -193,9 +186,7 @@ ORDERS: Mapping[str, tuple[str, Callable[[ListRow], float]]] = {
 """Orders of the rows: the label of each, and its key, the highest first; rows that are equal stay newest first."""
 
 
-def document_of(
-    row: ListRow, title: str | None, costs: Mapping[str, Any] = NO_COSTS
-) -> dict[str, Any]:
+def document_of(row: ListRow, title: str | None, costs: Mapping[str, Any]) -> dict[str, Any]:
     """Return a conversation as `list --json`, `show --json` and the inspector's ``list.json`` have it.
 
     `title` is its title, or else its first question. `costs` are those of `ext.sums.cost_columns`.
@@ -203,7 +194,7 @@ def document_of(
     return {
         **row.info.model_dump(),
         "first_question": None if row.info.title else title,
-        "state": row.state,
+        "state": row.end.label,
         "reason": row.end.reason,
         "waiting": row.end.waiting,
         "error": row.end.error,
@@ -258,7 +249,7 @@ class Chip(NamedTuple):
         return f"{self.label} {counted(self.number)}+" if self.number else self.label
 
 
-def chips_of(rows: Sequence[ListRow], *, has_older: bool, chosen: str = "") -> dict[str, Chip]:
+def chips_of(rows: Sequence[ListRow], *, has_older: bool, chosen: str) -> dict[str, Chip]:
     """Return the buttons of the states that rows have, or that may be found in older conversations.
 
     "attention", and the state that is chosen, have a button always.
