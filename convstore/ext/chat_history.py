@@ -262,7 +262,7 @@ class SessionHistories:
         self._on_dropped = on_dropped
         self._policy = check_policy(policy)
         self._clear: Literal["delete", "rewind"] = clear
-        self._scope = dict(check_partial_scope(store.scope_keys, scope or {}))
+        self._scope = dict(check_partial_scope(store.scope_keys, {} if scope is None else scope))
         self._keys = [key for key in store.scope_keys if key not in self._scope]
         # RunnableWithMessageHistory reads the names of the parameters.
         kind = Parameter.POSITIONAL_OR_KEYWORD if len(self._keys) == 1 else Parameter.KEYWORD_ONLY

@@ -115,7 +115,10 @@ class HistoryPolicy:
 def _checked_provider(provider: Any) -> str | ProviderRules | None:
     """Return the provider of a policy; a stamp has rules of the user's own as a dict."""
     if isinstance(provider, dict):
-        return ProviderRules(**provider)
+        try:
+            return ProviderRules(**provider)
+        except TypeError as error:
+            raise InvalidInputError(f"provider has wrong options: {error}") from error
     if provider is None or isinstance(provider, ProviderRules):
         return provider
     return ProviderRules.named(provider).name

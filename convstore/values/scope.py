@@ -258,6 +258,10 @@ def check_partial_scope(
     keys: Sequence[str], values: Mapping[str, Any]
 ) -> tuple[tuple[str, str], ...]:
     """Return the pairs of a partial scope; raise an InvalidScopeError for unknown keys and unusable values."""
+    if not isinstance(values, Mapping):
+        raise InvalidScopeError(
+            f"scope must be a mapping of scope values, not {shown_value(values)}"
+        )
     if unknown := [key for key in values if key not in keys]:
         raise InvalidScopeError(
             f"{', '.join(map(repr, unknown))} is not in this store's scope: {', '.join(keys)}"

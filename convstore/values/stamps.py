@@ -154,7 +154,7 @@ class ViewStamp(BaseModel):
         """
         try:
             return HistoryPolicy(**self.policy)
-        except TypeError as error:
+        except (InvalidInputError, TypeError) as error:
             raise InvalidInputError(
                 f"the stamp has a policy that this version does not know: {error}"
             ) from error

@@ -160,6 +160,20 @@ async def test_a_flag_is_true_or_false(
         await call()
 
 
+@pytest.mark.parametrize("wrong", ["user_id", 0, "", [("user_id", "ada")], True], ids=repr)
+def test_the_scope_of_all_runs_is_a_mapping(chat: Conversation, wrong: Any) -> None:
+    """An empty text is not taken for no scope."""
+    with pytest.raises(InvalidScopeError, match="scope must be a mapping of scope values, not"):
+        SessionHistories(chat.store, scope=wrong)
+
+
+@pytest.mark.parametrize("wrong", [{}, {"$ne": ""}, {1: 2}, {"name": "x", "tools": 1}], ids=repr)
+def test_rules_of_a_provider_have_known_options(wrong: Any) -> None:
+    """Rules from a file are refused by an error that says what they have too much or too little."""
+    with pytest.raises(InvalidInputError, match="provider has wrong options: "):
+        HistoryPolicy(provider=wrong)
+
+
 @pytest.mark.parametrize("key", [2, None, True, b"x", (1,)], ids=repr)
 async def test_metadata_and_state_have_texts_as_keys(chat: Conversation, key: Any) -> None:
     """Another key, which a row of a listing cannot have, is refused before it hides all rows."""
