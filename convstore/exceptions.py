@@ -340,7 +340,7 @@ class TurnClosedError(ConflictError):
         self.turn_id = turn_id
         super().__init__(
             f"turn {turn_id!r} is over: nothing can be added or decided any more; "
-            f"get_turn({turn_id!r}) has its answer; ask again in a new turn"
+            f"get_turn({turn_id!r}) has its answer, if it got one; ask again in a new turn"
         )
 
 

@@ -8,12 +8,14 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import END, START, MessagesState, StateGraph
 from scripted_agents import PausingModel, ScriptedModel, log_of
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import TurnClosedError
+from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langgraph import ConversationState, append_node, load_node, view_of
 from convstore.ext.langgraph.hearing import _HEARING
 from convstore.testing.fixtures import ahead
@@ -108,6 +110,42 @@ async def test_a_stop_ends_a_streamed_call_of_a_node(
         == 0
     )
     assert set(_HEARING.get()._calls) <= known
+
+
+async def _ask_graph(chat: Conversation, model: Any) -> Any:
+    async def ask(state: ConversationState) -> dict[str, Any]:
+        return {"messages": [await model.ainvoke(view_of(state))]}
+
+    return await _graph(chat, ask).ainvoke(ASKED, {"configurable": chat.scope})
+
+
+async def _ask_agent(chat: Conversation, model: Any) -> Any:
+    agent = create_agent(model, middleware=[ConversationMiddleware(chat.store)])
+    return await agent.ainvoke(ASKED, {"configurable": chat.scope})
+
+
+@pytest.mark.parametrize("ask", [_ask_graph, _ask_agent])
+async def test_a_question_that_was_stopped_before_its_answer_asks_no_model_again(
+    chat: Conversation, ask: Callable[..., Any]
+) -> None:
+    """Its reply could not be appended. What a stop left of an answer is that of the repeated question."""
+    model = ScriptedModel(replies=[AIMessage("They do.")])
+    async with await chat.turn("r1", human="Do seals sleep?"):
+        await chat.stop("r1")
+    with pytest.raises(TurnClosedError, match="has its answer, if it got one"):
+        await ask(chat, model)
+    assert model.shown == []
+
+
+@pytest.mark.parametrize("ask", [_ask_graph, _ask_agent])
+async def test_a_stop_leaves_what_was_said(chat: Conversation, ask: Callable[..., Any]) -> None:
+    """It is the answer to the question when that is repeated."""
+    async with await chat.turn("r1", human="Do seals sleep?") as turn:
+        await turn.append(AIMessage("They"))
+        await chat.stop("r1")
+    state = await ask(chat, ScriptedModel(replies=[AIMessage("Never.")]))
+    assert [message.text for message in state["messages"]] == ["Do seals sleep?", "They"]
+    assert [message.text for message in await log_of(chat)] == ["Do seals sleep?", "They"]
 
 
 async def test_a_reply_after_a_stop_is_not_the_answer(chat: Conversation) -> None:

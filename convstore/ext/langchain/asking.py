@@ -68,12 +68,14 @@ async def ask(
     was said.
 
     Raises:
-        TurnClosedError: The turn was stopped before anything was said.
+        TurnClosedError: The turn was stopped before anything was said, or was over already: no model is asked.
         TurnLostError: Another worker took the turn over.
     """
     own = TurnAccess(chat).held(turn_id)
     held = [turn for turn in (own, turn_around()) if turn]
     _check(held)
+    if own and own.refusal:  # of its reply
+        raise own.refusal
     heard = _Heard()
     config = merge_configs(var_child_runnable_config.get() or {}, {"callbacks": [heard]})
     async with AsyncExitStack() as stack:

@@ -17,7 +17,7 @@ from langgraph.runtime import get_runtime
 
 from convstore import Conversation, ConversationStore
 from convstore.edges import OWNER, OnDropped, append_in_halves
-from convstore.exceptions import ContentConflictError, InvalidInputError
+from convstore.exceptions import ContentConflictError, InvalidInputError, TurnClosedError
 from convstore.ext.around import conversation_of_run, redactor_of, with_turn_id
 from convstore.ext.checkpoints import (
     OnFork,
@@ -106,7 +106,8 @@ def load_node(
             the state has no messages, or some without ids.
         ContentConflictError: From the node: the log has another message under the question's id.
         OlderCheckpointError: From the node, with ``on_fork="raise"``.
-        TurnClosedError: From the node: the turn was stopped. The exit of a session that you entered swallows it.
+        TurnClosedError: From the node: the turn was stopped and has no answer. The exit of a session that you entered
+            swallows it.
         SyncUnsupportedError: From the node, called sync on a store that works on your client.
     """
     if number_sources is not None and not append_first:
@@ -375,9 +376,15 @@ class LoadNode(_Node):
         return _changed(appended, new)
 
     async def _held(self, chat: Conversation, turn_id: str, history: History) -> History:
-        """Hold the turn of the run until that ends; return the view, loaded again if others appended meanwhile."""
+        """Hold the turn of the run until that ends; return the view, loaded again if others appended meanwhile.
+
+        Raises:
+            TurnClosedError: It was stopped before it had an answer: a model would be asked in vain.
+        """
         is_new = turn_id not in ids_of(history.messages)
         held = await hold_turn(chat, turn_id, busy=self.busy, is_new=is_new)
+        if held.record.is_stopped and held.record.answer is None:
+            raise TurnClosedError(turn_id)
         if has_moved(held, history, end=held.tail.messages):
             return await chat.load_history(self.policy)
         return history
