@@ -207,13 +207,16 @@ async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
 
 
 def _read_stamp(text: str) -> ViewStamp:
+    from pydantic import ValidationError  # noqa: PLC0415 - loads slowly
+
     from convstore.types import ViewStamp  # noqa: PLC0415 - loads pydantic
+    from convstore.values.json_form import first_problem  # noqa: PLC0415 - loads pydantic
 
     try:
         return ViewStamp.model_validate_json(text)
-    except ValueError as error:
+    except ValidationError as error:
         raise InvalidInputError(
-            f"--at is no stamp, such as the field `stamp` of `show --json`: {error}"
+            f"--at is no stamp, such as the field `stamp` of `show --json`: {first_problem(error)}"
         ) from error
 
 

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from convstore.messages.langchain_dicts import from_langchain, is_langchain
 from convstore.transfer.records import DAMAGED, Message
+from convstore.values.json_form import first_problem
 from convstore.values.log_records import RecordItem
 
 CREATED = ("created_at", "timestamp", "create_time")
@@ -68,8 +69,7 @@ def item_of(raw: Any, *, where: str = "", key: str = "", at: datetime | None = N
             message=message, where=where, key=key, at=at, unread_date="" if at else unread_date(raw)
         )
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        problem = f"LangChain refuses it: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        problem = f"LangChain refuses it: {first_problem(error)}"
     except DAMAGED as error:
         problem = (
             f"not a message of LangChain: {error if isinstance(error, ValueError) else repr(error)}"

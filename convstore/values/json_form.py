@@ -22,6 +22,7 @@ from pydantic import (
     ConfigDict,
     SerializerFunctionWrapHandler,
     TypeAdapter,
+    ValidationError,
     model_serializer,
 )
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -57,6 +58,21 @@ def valid_text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return the first field that pydantic refused, and why, without its value.
+
+    >>> class Source(BaseModel):
+    ...     number: int
+    >>> try:
+    ...     Source(number="x")
+    ... except ValidationError as error:
+    ...     first_problem(error)
+    'number: Input should be a valid integer, unable to parse string as an integer'
+    """
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return ": ".join([".".join(map(str, first["loc"])), first["msg"]]).removeprefix(": ")
 
 
 def is_json(value: Any) -> bool:

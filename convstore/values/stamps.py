@@ -16,7 +16,7 @@ from langchain_core.messages import BaseMessage
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from convstore.exceptions import InvalidInputError
-from convstore.values.json_form import Value
+from convstore.values.json_form import Value, first_problem
 from convstore.values.policy import HistoryPolicy
 from convstore.values.turns import OverBy
 
@@ -254,7 +254,7 @@ class TurnOutline(Value):
 
     Attributes:
         turn_id: Id of its first message.
-        number: Its position among the turns that are not rewound.
+        number: Its position among the turns that are not rewound; 0 for messages before the first question.
         first: Ordinal of its first message.
         last: Ordinal of its last message.
         created_at: When its first message was appended (UTC).
@@ -332,7 +332,9 @@ def read_stamp(text: str, conversation_id: str) -> ViewStamp:
         stamp = ViewStamp.model_validate_json(
             json.dumps({**json.loads(text), "conversation_id": conversation_id})
         )
-    except (TypeError, ValidationError) as error:
+    except ValidationError as error:
+        raise ValueError(f"its stamp is damaged: {first_problem(error)}") from error
+    except TypeError as error:
         raise ValueError(f"its stamp is damaged: {error}") from error
     if min(stamp.ordinal, stamp.messages, stamp.thinking_through) < 0:
         raise ValueError("its stamp is damaged: it has a negative number")

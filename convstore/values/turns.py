@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from convstore.exceptions import InvalidInputError
 from convstore.values.json_form import Value
+from convstore.values.plain import shown_value
 from convstore.values.scope import check_choice, check_id
 
 Verdict = Literal["approve", "edit", "reject", "respond"]
@@ -55,13 +56,14 @@ def check_decision(verdict: Verdict, *, args: Any, message: Any, by: Any) -> Dec
         raise InvalidInputError('args must be a dict for "edit", and cannot be passed otherwise')
     if verdict == "respond" and not message:
         raise InvalidInputError('message must be the text that answers the call, for "respond"')
+    for name, text in (("message", message), ("by", by)):
+        if not isinstance(text, str):
+            raise InvalidInputError(f"{name} must be a str, not {shown_value(text)}")
     try:
         values = json.loads(json.dumps({"args": args, "message": message, "by": by}))
         return Decision(verdict=verdict, **values)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInputError(
-            f"args, message and by must be values that JSON has: {error}"
-        ) from error
+        raise InvalidInputError(f"args must be values that JSON has: {error}") from error
 
 
 class Pause(NamedTuple):

@@ -409,6 +409,11 @@ def test_a_past_view_is_shown(uri: Any) -> None:
         missing = convstore("show", *ADA, "--uri", uri, "--at", wrong)
         assert (missing.exit_code, missing.stdout) == (1, "")
         assert missing.stderr.startswith("convstore: ")
+    no_stamp = convstore("show", *ADA, "--uri", uri, "--at", '{"ordinal": "x"}')
+    assert no_stamp.stderr == (
+        "convstore: --at is no stamp, such as the field `stamp` of `show --json`: "
+        "conversation_id: Field required\n"
+    )
 
 
 def test_a_source_is_shown_whole(uri: Any) -> None:

@@ -117,6 +117,15 @@ async def test_a_turn_reserves_whole_numbers(chat: Conversation, wrong: Any) -> 
         await turn.append(AIMessage("Whales."))
 
 
+@pytest.mark.parametrize("name", ["message", "by"])
+@pytest.mark.parametrize("wrong", [None, 5, ["x"]], ids=repr)
+async def test_a_decision_is_told_in_texts(chat: Conversation, name: str, wrong: Any) -> None:
+    """The error names the argument, in words of this package."""
+    with pytest.raises(InvalidInputError) as caught:
+        await chat.decide("q", "result", "reject", **{name: wrong})
+    assert str(caught.value) == f"{name} must be a str, not {wrong!r}"
+
+
 async def test_a_failure_is_told_in_the_content(chat: Conversation) -> None:
     """A text as `error` is refused, as the model would not see it."""
     call = {"name": "search", "args": {}, "id": "c"}

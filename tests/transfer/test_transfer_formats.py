@@ -491,6 +491,10 @@ LINES = archived(HumanMessage("one", id="1"), HumanMessage("two", id="2"))
         ([LINES[0], {"message": 7}, *LINES[2:]], "a value must be a list of lines"),
         ([LINES[0], {"message": []}, *LINES[2:]], "a value must be a list of lines"),
         ([LINES[0], {**LINES[1], "at": "soon"}, *LINES[2:]], "soon"),
+        (
+            [LINES[0], {**LINES[1], "stamp": {"ordinal": "x"}}, *LINES[2:]],
+            "its stamp is damaged: ordinal: Input should be a valid integer",
+        ),
         ([LINES[0], {**LINES[1], "stamp": {"entry": "1"}}, *LINES[2:]], "its stamp is damaged"),
         (
             [LINES[0], {**LINES[1], "stamp": {"policy": {"x": "x" * 9_999}}}, *LINES[2:]],
