@@ -95,6 +95,21 @@ class TurnWriteContract:
         async with await later.turn("r1") as again:
             assert (again.is_stopped, again.is_finished, again.open_calls) == (True, True, [])
 
+    @pytest.mark.parametrize("is_answered", [True, False])
+    async def test_a_stop_of_a_killed_worker_keeps_nobody_from_asking(
+        self, chat: Conversation, new_store: NewStore, is_answered: bool
+    ) -> None:
+        """Its turn may be over meanwhile, because another writer asked a later question."""
+        killed = await chat.turn("r1", human="Do seals sleep?")
+        if is_answered:
+            await killed.append(AIMessage("They do."))
+        await chat.append(HumanMessage("Do walruses sleep?", id="plain"))
+        assert await chat.stop("r1")
+        later = new_store(clock=ahead(31)).conversation(**chat.scope)
+        async with await later.turn("r2", human="Do orcas sleep?") as turn:
+            await turn.append(AIMessage("They do."))
+        assert (await turn_of(later, "r1")).over == ("answered" if is_answered else "superseded")
+
     async def test_a_stop_as_the_session_is_left_is_marked(
         self, chat: Conversation, elsewhere: Conversation, next_call: NextCall
     ) -> None:

@@ -21,6 +21,7 @@ from convstore.exceptions import (
     InvalidInputError,
     StoreError,
     TurnBusyError,
+    TurnConflictError,
     UnknownMessageError,
 )
 from convstore.log.entry import Totals
@@ -174,7 +175,7 @@ class TurnEntrance:
             await held.append_if(judge)
 
     async def _mark_stopped(self, successor: HeldTurn, lapsed: TurnLease) -> None:
-        """Mark the turn of a worker that was asked to stop, and died before it marked that."""
+        """Mark the turn of a worker that was asked to stop, and died before it marked that, unless it is over."""
         is_answer = lapsed.variant not in ("", lapsed.turn)
         asked = VariantRequest(lapsed.variant) if is_answer else None
         held = successor.sibling(lapsed.turn)
@@ -183,7 +184,8 @@ class TurnEntrance:
         except InvalidInputError:  # its question was rewound
             return
         held.is_stopping = True
-        await held.mark_end()
+        with suppress(TurnConflictError):  # a later question was asked
+            await held.mark_end()
 
     async def _take(
         self,
