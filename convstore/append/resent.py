@@ -87,8 +87,10 @@ def compare(
     """
     asked = _turns(batch)
     logged = _turns(log)
+    known = 0
     is_new = len(asked) == 2 and len(asked[1]) == 1
-    known = 0 if is_new else _known_questions(asked[1:], logged[1:], whole=0 if exactly else turns)
+    if not is_new:
+        known = _known_questions(asked[1:], logged[1:], whole=0 if exactly else turns)
     if not known and len(asked) > 2 and logged[1:]:
         return Match(differs=True)
     aligned = logged[len(logged) - 1 - known :]

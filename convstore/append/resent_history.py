@@ -253,7 +253,10 @@ class Resender:
                 cached.conversation, before=min(end.start, _BEGINNING + 1), limit=_BEGINNING
             )
             first = parting(batch, _messages(end.log.active.of(entries)), exactly=trust.is_all)
-            found = first if first[0] else found if found[0] else (None, None)
+            if first[0]:
+                found = first
+            elif not found[0]:
+                found = (None, None)
         after_id, before_id = (message.id if message else None for message in found)
         raise HistoryDivergedError(after_id=after_id, before_id=before_id)
 

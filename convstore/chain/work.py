@@ -60,9 +60,7 @@ def _is_worth_it(
     >>> _is_worth_it([Pair(AIMessage("Hello!"))], config=ChainSummarizerConfig())
     False
     """
-    if config.strict_seed:
-        return bool(pairs)
-    return bool(pairs) and _room_for(pairs) > minimum
+    return bool(pairs) and (config.strict_seed or _room_for(pairs) > minimum)
 
 
 def _is_one_summary(pairs: Sequence[Pair]) -> bool:
@@ -323,7 +321,8 @@ class Work:
     def _human_room(self, headers: Sequence[Header]) -> int:
         """Return the bytes of human messages if they are to be summarised, which makes them smaller; else 0."""
         room = sum(map(size_of, humans_of(headers))) if self._config.summarize_human_in_qa else 0
-        return room if room > (0 if self._config.strict_seed else _MIN_SUMMARY_BYTES) else 0
+        minimum = 0 if self._config.strict_seed else _MIN_SUMMARY_BYTES
+        return room if room > minimum else 0
 
     def _job(
         self,

@@ -118,8 +118,9 @@ def _line(problems: Sequence[Problem]) -> str:
     what = "changed" if first.what == "changed" else "left out"
     is_named = re.search(rf"(?<!\w){re.escape(first.conversation)}(?!\w)", first.where)
     name = "" if is_named else f" ({first.conversation[:80]})"
-    more = len(problems) - 1
-    others = f" and {more:,} other{'' if more == 1 else 's'}" if more else ""
+    others = ""
+    if more := len(problems) - 1:
+        others = f" and {counted(more, 'other')}"
     is_same = all(problem.reason == first.reason for problem in problems)
     reason = first.reason if is_same else _COUNTED.sub("", first.reason)
     return f"{what}: {first.where[:200]}{name}{others}: {reason[:400]}"

@@ -155,7 +155,9 @@ def _unread_question(rows: Sequence[Row]) -> int:
 def _summary_cuts(rows: Sequence[Row]) -> list[tuple[int, int]]:
     """Return where a running summary may end, in order, each with the number of turns that remain after it."""
     begins = turn_begins(rows)
-    last = len(rows) if is_finished(rows) else begins[-1] if begins else 0
+    last = begins[-1] if begins else 0
+    if is_finished(rows):
+        last = len(rows)
     return [
         (cut, len(begins) - bisect_left(begins, cut)) if is_begin else (cut, 0)
         for cut, is_begin in _clean_cuts(rows)

@@ -74,7 +74,8 @@ def rows_of(
                 rows.append((message, entry, place - covered, turn - turns))
     sizes = [row[0].view_tokens for row in rows]
     begins = bool(rows) and rows[0][2] == 1
-    through = (entries[-1].totals.view_tokens if entries else 0) if through is None else through
+    if through is None:
+        through = entries[-1].totals.view_tokens if entries else 0
     covered_tokens = summary.view_tokens if summary else 0
     befores = accumulate(sizes, initial=0 if begins else through - covered_tokens - sum(sizes))
     made = [

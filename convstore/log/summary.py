@@ -209,4 +209,6 @@ def how_to_read(results: Sequence[tuple[str, str]]) -> str:
 
 
 def _about(about: str) -> str:
-    return f" ({_LONG[about]})" if about in _LONG else f" (source ids {about})" if about else ""
+    if about in _LONG:
+        return f" ({_LONG[about]})"
+    return f" (source ids {about})" if about else ""

@@ -109,4 +109,6 @@ def _summary_sizes(document: Document) -> tuple[str, tuple[int, int]]:
 
 
 def _kind(collection: str, *, is_payload: bool, **_: Any) -> str:
-    return "payloads" if is_payload else "entries" if collection == LOG else collection
+    if is_payload:
+        return "payloads"
+    return "entries" if collection == LOG else collection

@@ -121,7 +121,9 @@ def make_prompts(
     </messages>
     """
     context, shown = (humans, messages) if messages else ((), humans)
-    task = (_WITH_CONTEXT if messages else _HUMANS_ONLY) if humans else _WITHOUT_CONTEXT
+    task = _WITH_CONTEXT if messages else _HUMANS_ONLY
+    if not humans:
+        task = _WITHOUT_CONTEXT
     about = [_shown(human) for human in context]
     whole = _request(task, room, about, [_shown(message) for message in shown])
     if _bytes(whole) <= max_bytes:

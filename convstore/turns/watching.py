@@ -28,7 +28,7 @@ from convstore.runtime.changes import Changes
 from convstore.runtime.log_reader import Snapshot
 from convstore.turns.held import TurnServices
 from convstore.turns.record_reader import FoundTurn
-from convstore.values.models import ConversationUpdate, StoredMessage, TurnState
+from convstore.values.models import ConversationUpdate, Status, StoredMessage, TurnState
 from convstore.values.scope import Scope, check_number, check_ordinals
 
 _MAX_LIMIT = 1_000
@@ -259,12 +259,16 @@ def _state_of(
         return TurnState(
             turn_id=record.turn_id, status="stopped" if record.is_stopped else "finished"
         )
-    is_running = lease is not None and lease.is_for(record.turn_id, variant)
+    status: Status = "interrupted"
+    if record.is_waiting:
+        status = "waiting"
+    elif lease is not None and lease.is_for(record.turn_id, variant):
+        status = "running"
     is_own = draft and draft.stands_at(record.turn_id, variant, tail.messages)
     return TurnState(
         turn_id=record.turn_id,
         variant_id=key,
-        status="waiting" if record.is_waiting else "running" if is_running else "interrupted",
+        status=status,
         draft=draft.text if draft and is_own else "",
         waiting_calls=tuple(record.undecided),
     )

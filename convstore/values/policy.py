@@ -212,7 +212,9 @@ def parse_policy(text: str) -> HistoryPolicy:
 def _option(name: str, text: str) -> Any:
     if name == "never_stub":
         return text.split("+")
-    return None if text in ("none", "None") else int(text) if text.isdecimal() else text
+    if text in ("none", "None"):
+        return None
+    return int(text) if text.isdecimal() else text
 
 
 def check_policy(policy: HistoryPolicy | None) -> HistoryPolicy | None:

@@ -145,7 +145,9 @@ def _texts_in(value: Any) -> Iterator[str]:
     """Yield the texts anywhere in a value."""
     if isinstance(value, str):
         yield value
-    for inner in (
-        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    ):
-        yield from _texts_in(inner)
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from _texts_in(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts_in(inner)

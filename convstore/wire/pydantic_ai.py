@@ -84,7 +84,9 @@ def _result(part: Mapping[str, Any]) -> ToolMessage:
     items = content if isinstance(content, list) else [content]
     files = [item for item in items if _is_file(item)]
     rest = [item for item in items if not _is_file(item)]
-    data = content if not files else rest[0] if len(rest) == 1 else rest
+    data = content
+    if files:
+        data = rest[0] if len(rest) == 1 else rest
     text = {"type": "text", "text": text_of(data) if rest and data is not None else ""}
     has_failed = part["part_kind"] == "retry-prompt" or part.get("outcome", "success") != "success"
     return ToolMessage(

@@ -340,7 +340,7 @@ def test_sources_follow_the_content() -> None:
         read_item(CODEC, payload[source.place.middle : source.place.end])
         for source in composed.entry.sources
     ]
-    assert [source.metadata for source in found if source] == [
+    assert [source.label()[2] for source in found if source] == [
         {"score": hit["score"]} for hit in hits
     ]
 

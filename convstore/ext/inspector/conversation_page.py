@@ -526,9 +526,14 @@ def _replaced(stored: Sequence[StoredMessage]) -> dict[int, int]:
 
 def _line_of(record: ToolRecord | None, text: str) -> str:
     """Return the titles of a result's first sources, or else the text."""
-    titles = [source.title for source in record.sources[:_TITLES] if source.title] if record else []
-    more = len(record.sources) - len(titles) if record else 0
-    return ", ".join([*titles, *([f"{more} more"] if more else [])]) if titles else text
+    if record is None:
+        return text
+    shown = [source.title for source in record.sources[:_TITLES] if source.title]
+    if not shown:
+        return text
+    if more := len(record.sources) - len(shown):
+        shown.append(f"{more} more")
+    return ", ".join(shown)
 
 
 def _sections(

@@ -50,7 +50,11 @@ async def damaged_page(
     last = newest.messages if newest else 0
     before = number_in(request, "before")
     after = number_in(request, "after")
-    end = min(last, before - 1 if before else last if after is None else after + _PAGE)
+    end = last
+    if before:
+        end = min(last, before - 1)
+    elif after is not None:
+        end = min(last, after + _PAGE)
     start = max(1, end - _PAGE + 1)
     rows = [await _row(chat, ordinal) for ordinal in range(start, end + 1)]
     return render(

@@ -49,7 +49,10 @@ def render(name: str, request: Request, status_code: int = 200, **context: Any) 
         """Return an address of the same conversation that keeps the call and the policy under which it is shown."""
         page, mark, anchor = address.partition("#")
         query = urlencode({"at": call, **what_if_in(request)} if call else what_if_in(request))
-        return f"{page}{'&' if '?' in page else '?'}{query}{mark}{anchor}" if query else address
+        if not query:
+            return address
+        joint = "&" if "?" in page else "?"
+        return f"{page}{joint}{query}{mark}{anchor}"
 
     values = {"base": base, "now": datetime.now(UTC), "at": at, "stay": stay, "kept": kept}
     headers = WITH_SCRIPT if context.get("is_live") else None
