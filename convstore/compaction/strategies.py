@@ -96,8 +96,13 @@ class _RunningStrategy(CompactionStrategy):
         # An application's summarizer may send them to a model as they are.
         messages = list(map(sendable_message, request.messages[: request.cut]))
         text = await self._summarizer.summarize(messages, summary=earlier)
-        if not isinstance(text, str) or not text.strip():
-            raise SummaryError(f"the summarizer returned {type(text).__name__} without text")
+        if not isinstance(text, str):
+            raise SummaryError(
+                "the summarizer must return a str, such as the `text` of a reply, not "
+                f"{type(text).__name__}"
+            )
+        if not text.strip():
+            raise SummaryError("the summarizer returned an empty text")
         return CompactionResult(request.cut, text)
 
 

@@ -160,6 +160,10 @@ class _Function:
 
 def as_summarizer(given: SummarizerLike) -> Summarizer:
     """Return a summarizer, made of a function if one is given; raise an InvalidInputError if it is neither."""
+    if isinstance(given, type):
+        raise InvalidInputError(
+            f"summarizer must be a Summarizer, not its class: pass {given.__name__}(...)"
+        )
     if not isinstance(rule := getattr(given, "rule", None), CompactionRule | None):
         raise InvalidInputError(
             f"the rule of a summarizer must be a CompactionRule, not {type(rule).__name__}"

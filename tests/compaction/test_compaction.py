@@ -329,7 +329,10 @@ def test_a_summarizer_has_the_name_of_its_model() -> None:
             RunningSummarizer(**wrong)
 
 
-@each_case("wrong", [7, "gpt-x", SimpleNamespace(summarize=None, rule={"keep_last_turns": 3})])
+@each_case(
+    "wrong",
+    [7, "gpt-x", HeadTailSummarizer, SimpleNamespace(summarize=None, rule={"keep_last_turns": 3})],
+)
 def test_what_is_no_summarizer_is_refused(wrong: Any) -> None:
     """as_summarizer() refuses an object that is not a summarizer, so that a store refuses it when it is made."""
     with pytest.raises(InvalidInputError):
@@ -428,6 +431,27 @@ async def _fails_while_cancelled() -> None:
     raise BaseExceptionGroup(
         "unhandled errors in a TaskGroup", [asyncio.CancelledError(), ValueError("no key")]
     )
+
+
+@each_case(
+    ("returned", "problem"),
+    [
+        (AIMessage("They met."), "must return a str, such as the `text` of a reply, not AIMessage"),
+        (None, "must return a str, such as the `text` of a reply, not NoneType"),
+        (" \n", "returned an empty text"),
+    ],
+)
+async def test_what_is_no_summary_is_named(returned: Any, problem: str) -> None:
+    """A reply that has a text is not called one without; nothing is folded."""
+
+    async def summarize(_: Any, __: Any) -> Any:
+        return returned
+
+    summarize.rule = rule_of(200, summary=50)
+    chat = await six_turns(summarize)
+    failed = await chat.compact()
+    assert failed.problem == f"SummaryError: the summarizer {problem}"
+    assert (await chat.load_history()).summary is None
 
 
 @each_case(
