@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Annotated, Any, Literal
 
@@ -22,11 +22,24 @@ from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from scripted_sdk import MODEL, Calls, client
 
-from convstore import ConflictError, Conversation, ConversationStore
+from convstore import (
+    ConflictError,
+    Conversation,
+    ConversationStore,
+    InvalidInputError,
+    StoreUnavailableError,
+)
+from convstore.exceptions import UnknownMessageError
 from convstore.ext.inspector import inspector
 from convstore.types import ConversationUpdate, TurnSession, Variant
 
 USERS = {"Bearer token-of-ada": "ada"}  # your authentication
+STATUSES = {  # FastAPI takes the nearest class of an error
+    ConflictError: 409,  # a second question while one is answered, or another one under the id of a request
+    InvalidInputError: 422,
+    UnknownMessageError: 404,
+    StoreUnavailableError: 503,
+}
 BROKEN_OFF = "\n\nThe answer broke off. Please send the question again."
 STORY = (
     "Once upon a time there was an orca that liked "
@@ -97,10 +110,13 @@ Chat = Annotated[Conversation, Depends(conversation)]
 RequestId = Annotated[str, Header(alias="X-Request-ID")]
 
 
-@app.exception_handler(ConflictError)
-async def conflict(_request: Request, error: Exception) -> JSONResponse:
-    """Answer 409 to a second question while one is answered, and to a request id with another question."""
-    return JSONResponse({"detail": str(error)}, 409)
+def answers_with(status: int) -> Callable[[Request, Exception], JSONResponse]:
+    """Return a handler of an error."""
+    return lambda _request, error: JSONResponse({"detail": str(error)}, status)
+
+
+for kind, status in STATUSES.items():
+    app.add_exception_handler(kind, answers_with(status))
 
 
 @app.post("/chat/{thread_id}")
@@ -253,6 +269,8 @@ async def main() -> None:
         ):
             response = await say(request_id, message)
             print(response.status_code, response.text if response.is_success else "")
+        unknown = await http.post("/chat/t1/r9/regenerate", headers={"X-Request-ID": "click-0"})
+        print("nothing asked:", (await say("r9", " ")).status_code, unknown.status_code)
         other = (
             await http.post("/chat/t1/r1/regenerate", headers={"X-Request-ID": "click-1"})
         ).text

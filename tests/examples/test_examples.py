@@ -146,6 +146,7 @@ def test_a_fastapi_backend_streams_and_stops(address: str) -> None:
     """Repeats, conflicts, another answer, a reload, a stop, an approval, a prompt that stays, an error in a stream."""
     shown = run_example("fastapi_chat.py", address).splitlines()
     assert shown[:2] == ["200 Half of it does."] * 2
+    assert shown.pop(3) == "nothing asked: 422 404"
     assert shown[3:5] == ["another answer: Half of it does. 2 of 2", "the first again: 200"]
     assert [line.split()[-1] for line in (shown[2], shown[5], shown[7])] == ["409", "409", "True"]
     assert shown[6].startswith("after a reload: Once upon a time")
