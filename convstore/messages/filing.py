@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import is_
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
@@ -21,6 +21,19 @@ from convstore.values.scope import id_problem
 
 _Message = TypeVar("_Message", bound=BaseMessage)
 _KEY = "convstore"
+_RESULT = "result"
+
+
+def with_state_mark(message: _Message, **mark: Any) -> _Message:
+    """Return a message of an agent's state with a mark beside those that it has."""
+    metadata = {**message.response_metadata, _KEY: {**state_marks(message), **mark}}
+    return message.model_copy(update={"response_metadata": metadata})
+
+
+def state_marks(message: BaseMessage) -> dict[str, Any]:
+    """Return the marks of a message of an agent's state by name; of one that another program made, any values."""
+    found = message.response_metadata.get(_KEY)
+    return found if isinstance(found, dict) else {}
 
 
 def marked_as_added(message: _Message, result_id: str) -> _Message:
@@ -29,14 +42,12 @@ def marked_as_added(message: _Message, result_id: str) -> _Message:
     >>> came_with(marked_as_added(HumanMessage("A picture."), "result-1"))
     'result-1'
     """
-    metadata = {**message.response_metadata, _KEY: {"result": result_id}}
-    return message.model_copy(update={"response_metadata": metadata})
+    return with_state_mark(message, **{_RESULT: result_id})
 
 
 def came_with(message: BaseMessage) -> str | None:
     """Return the `result_id` of the call whose tool added a message to its result; None for any other message."""
-    found = message.response_metadata.get(_KEY)
-    result_id = found.get("result") if isinstance(found, dict) else None
+    result_id = state_marks(message).get(_RESULT)
     # of a message that another program made, it may be anything
     return None if id_problem(result_id) else str(result_id)
 
@@ -47,7 +58,10 @@ def without_marks(messages: Iterable[BaseMessage]) -> list[BaseMessage]:
 
 
 def _unmarked(message: BaseMessage) -> BaseMessage:
+    rest = {name: value for name, value in state_marks(message).items() if name != _RESULT}
     metadata = {key: value for key, value in message.response_metadata.items() if key != _KEY}
+    if rest:
+        metadata[_KEY] = rest
     return message.model_copy(update={"response_metadata": metadata})
 
 

@@ -33,7 +33,7 @@ from langchain_core.messages import (
 from langgraph.types import Command
 
 from convstore.messages.encoding import digest_of_messages
-from convstore.messages.filing import marked_as_added
+from convstore.messages.filing import marked_as_added, state_marks, with_state_mark
 from convstore.messages.provenance import mark
 from convstore.messages.tool_calls import result_id
 from convstore.messages.turn_calls import cut_error
@@ -106,7 +106,9 @@ def with_ids(
     def named(given: Any, is_outer: bool) -> BaseMessage:
         [message] = convert_to_messages([given])
         if _answers(message, call):
-            return _named(_marked(message, _HANDS_OVER) if is_outer else message, base)
+            if is_outer:
+                message = with_state_mark(message, **{_HANDS_OVER: True})
+            return _named(message, base)
         whole = _named(message, f"{base}-{next(numbers)}")
         return marked_as_added(whole, made) if turn_id and not is_outer else whole
 
@@ -115,12 +117,13 @@ def with_ids(
 
 def ending(message: BaseMessage) -> BaseMessage:
     """Return a result with the mark that an agent of a graph ended with its step."""
-    return _marked(message, _ENDS_AGENT)
+    return with_state_mark(message, **{_ENDS_AGENT: True})
 
 
 def ends_agent(message: BaseMessage) -> bool:
     """Return True for a result of the step in which an agent of a graph ended, or handed over to another one."""
-    return bool({_ENDS_AGENT, _HANDS_OVER} & _marks_of(message))
+    is_marked = not state_marks(message).keys().isdisjoint((_ENDS_AGENT, _HANDS_OVER))
+    return is_marked and isinstance(message, ToolMessage)
 
 
 def hands_over(message: BaseMessage) -> bool:
@@ -128,20 +131,7 @@ def hands_over(message: BaseMessage) -> bool:
 
     The log does not have its command. So the tool runs again where the step is repeated.
     """
-    return _HANDS_OVER in _marks_of(message)
-
-
-def _marked(message: BaseMessage, name: str) -> BaseMessage:
-    """Return a message with a mark, which log and state both have."""
-    marks = dict.fromkeys((*_marks_of(message), name), True)
-    metadata = {**message.response_metadata, "convstore": marks}
-    return message.model_copy(update={"response_metadata": metadata})
-
-
-def _marks_of(message: BaseMessage) -> set[str]:
-    """Return the names of the marks of a result."""
-    known = message.response_metadata.get("convstore")
-    return set(known) if isinstance(message, ToolMessage) and isinstance(known, dict) else set()
+    return _HANDS_OVER in state_marks(message) and isinstance(message, ToolMessage)
 
 
 def as_stored(output: Any, stored: Sequence[BaseMessage]) -> Any:
