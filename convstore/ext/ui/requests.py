@@ -360,19 +360,17 @@ def _decision(said: _Fields) -> Decision:
     return Decision(verdict="approve" if args is None else "edit", args=args)
 
 
-def _result(output: Any) -> str:
-    """Return the result of a client's tool: text, or JSON as a text."""
-    try:
-        return (
-            output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-        ) or "(no output)"
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInputError(f"the output of a tool must be JSON: {error}") from error
-
-
 def _outcome(output: Any, error: Any, *, is_failed: bool) -> str:
-    """Return the result of a client's tool; one that failed says so in JSON, because a decision is never an error."""
-    return _result({"success": False, "error": error} if is_failed else output)
+    """Return the result of a client's tool: a text, or JSON as a text.
+
+    One that failed says so in JSON, because a decision is never an error.
+    """
+    said = {"success": False, "error": error} if is_failed else output
+    try:
+        text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise InvalidInputError(f"the output of a tool must be JSON: {problem}") from problem
+    return text or "(no output)"
 
 
 def _get(source: Any, name: str, kind: type[_Value]) -> _Value:
