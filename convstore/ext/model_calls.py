@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
 from convstore.messages.provenance import kind_of, model_of
-from convstore.messages.tool_calls import calls_of
+from convstore.messages.tool_calls import calls_of, fill_slots
 from convstore.types import PastView, StoredMessage
 from convstore.values.plain import equal_at_start
 from convstore.values.stamps import (
@@ -276,20 +276,15 @@ class Calls:
     def tools(self) -> dict[tuple[int, str], ToolCall]:
         """Return the calls of tools, by the ordinal of either message and the id of the call; ids may be used again."""
         found = dict[tuple[int, str], ToolCall]()
-        waiting = dict[str, int]()
-        for stored in self.near:
-            message = stored.message
-            ordinal = stored.ordinal
-            if isinstance(message, AIMessage):
-                waiting |= {str(call["id"]): ordinal for call in message.tool_calls}
-                found |= {
-                    (ordinal, str(call["id"])): ToolCall(ordinal) for call in message.tool_calls
-                }
-            id_ = getattr(message, "tool_call_id", None)
-            if caller := waiting.get(id_ or ""):
-                found[caller, str(id_)] = found[ordinal, str(id_)] = ToolCall(
-                    caller, ordinal, stored.is_failed
-                )
+        slots, _ = fill_slots([stored.message for stored in self.near])
+        for at, own in slots.items():
+            caller = self.near[at].ordinal
+            for slot in own:
+                found[caller, slot.call.id] = ToolCall(caller)
+                if slot.result is not None:
+                    result = self.near[slot.result]
+                    call = ToolCall(caller, result.ordinal, result.is_failed)
+                    found[caller, slot.call.id] = found[result.ordinal, slot.call.id] = call
         return found
 
 

@@ -31,6 +31,7 @@ from convstore.conversation.host import host_of
 from convstore.ext.inspector import EVERYTHING, inspector
 from convstore.ext.inspector.text import body_of
 from convstore.messages.tokens import count
+from convstore.messages.tool_calls import result_id
 from convstore.testing.samples import new_id, rag_turn
 from convstore.types import LogItem
 from convstore.values.explanations import limit_of
@@ -339,6 +340,25 @@ async def test_calls_and_results_are_linked_both_ways(
     assert re.findall(r'<a class="cite" href="([^"]*)">(\d+)', rows[7]) == [
         (f"{here}/sources/4", "2")
     ]
+
+
+async def test_results_of_two_runs_are_linked_to_their_own_calls(
+    browse: Browse, store: ConversationStore
+) -> None:
+    """Two runs at once may name their calls alike; a result whose id was made for a call links to that one."""
+    chat = store.conversation(user_id="ada", thread_id="two runs")
+    call = {"name": "look", "args": {}, "id": "call_0"}
+    first, second = (AIMessage("", tool_calls=[call], id=id_) for id_ in ("a1", "a2"))
+    await chat.append([HumanMessage("One?"), first, HumanMessage("Two?"), second])
+    for id_ in ("a1", "a2"):
+        own = result_id(id_, "call_0")
+        await chat.append([ToolMessage(f"For {id_}.", tool_call_id="call_0", id=own)])
+    here = f"/c/{(await chat.info()).conversation_id}"
+    body = await page(browse(), here)
+    rows = re.findall(r'<li class="m p-.*?(?=<li class="m p-|</section>)', body, re.DOTALL)
+    for caller, result in ((2, 5), (4, 6)):
+        assert f'href="#m{result}"' in rows[caller - 1]
+        assert f'href="#m{caller}"' in rows[result - 1]
 
 
 async def test_a_page_of_the_log_begins_with_a_question(
