@@ -181,10 +181,12 @@ def find_sources(message: ToolMessage, parsed_content: Any) -> FoundSources:
     artifact = message.artifact
     if isinstance(artifact, SourcePage):
         return _NOTHING  # sources that were read back keep their numbers
-    if artifact is not None and (
-        (found := _texts_of(artifact)).items or (found := _in_value(artifact)).items
-    ):
-        return found
+    if artifact is not None:
+        found = _texts_of(artifact)
+        if not found.items:
+            found = _in_value(artifact)
+        if found.items:
+            return found
     texts = _texts_of(message.content if parsed_content is None else parsed_content).items
     if texts and 2 * sum(is_passage(source.text) for source in texts) >= len(texts):
         return FoundSources(texts, is_shown=parsed_content is not None)

@@ -321,19 +321,19 @@ def payloads_needed(
     rows: Sequence[Row], shown: Sequence[Showing | None], policy: HistoryPolicy
 ) -> list[tuple[str, PayloadRef]]:
     """Return the message id and the range of each payload that the view of these rows shows."""
-    return [
-        (row.message.id, ref)
-        for row, showing in zip(rows, shown, strict=True)
-        if row.message.payload
-        and showing
-        and (showing is not FINISHED or row.message.stub is None)
-        and (ref := _payload_in_view(row.message, policy, showing))
-    ]
+    needed = list[tuple[str, PayloadRef]]()
+    for row, showing in zip(rows, shown, strict=True):
+        if showing is None or (showing is FINISHED and row.message.stub is not None):
+            continue
+        if ref := _payload_in_view(row.message, policy, showing):
+            needed.append((row.message.id, ref))
+    return needed
 
 
 def _payload_in_view(
     message: EntryMessage, policy: HistoryPolicy, showing: Showing
 ) -> PayloadRef | None:
+    """Return the range of a message's payload that a view shows, None if it shows nothing of it."""
     ref = message.payload
     if ref is None or is_hidden(message, policy):
         return None
