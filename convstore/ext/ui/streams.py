@@ -19,7 +19,6 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing, suppress
-from itertools import dropwhile, islice, takewhile
 from typing import Any
 
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
@@ -329,8 +328,8 @@ async def _followed(screen: _Screen, first: Iterable[Event]) -> AsyncGenerator[b
     for event in _sent([*screen.encoder.start(), *first]):
         yield event
     async with aclosing(_watched(screen)) as changes:
-        async for messages, state in changes:
-            for event in _sent(await _follow(screen, messages, state)):
+        async for own, state in changes:
+            for event in _sent(await _follow(screen, own, state)):
                 yield event
             if not _is_running(screen.turn_id, state):
                 return
@@ -339,7 +338,7 @@ async def _followed(screen: _Screen, first: Iterable[Event]) -> AsyncGenerator[b
 async def _watched(
     screen: _Screen,
 ) -> AsyncGenerator[tuple[list[BaseMessage], TurnState | None], None]:
-    """Yield the messages from a turn on, and the state of the last turn, each time that they change."""
+    """Yield the messages of the turn, and the state of the last turn, each time that they change."""
     turn = await screen.chat.get_turn(screen.turn_id)
     after = turn.first - 1 if turn else None
     page = list[StoredMessage]()
@@ -349,7 +348,8 @@ async def _watched(
             page = kept + update.messages
             is_complete = update.turn is not None or not update.messages
             if is_complete:
-                yield [stored.message for stored in page], update.turn
+                own = [stored.message for stored in page if stored.turn_id == screen.turn_id]
+                yield own, update.turn
 
 
 def _is_running(turn_id: str, state: TurnState | None) -> bool:
@@ -368,13 +368,11 @@ async def _hidden(chat: Conversation, state: TurnState) -> tuple[list[BaseMessag
 
 
 async def _follow(
-    screen: _Screen, messages: Sequence[BaseMessage], state: TurnState | None
+    screen: _Screen, own: Sequence[BaseMessage], state: TurnState | None
 ) -> Iterable[Event]:
     """Return the events of what the log shows of a turn now, as far as they are new; the last ones if it is over."""
     if state is None or state.status == "interrupted":
         return screen.encoder.fail(_INTERRUPTED if state else "The conversation was deleted.")
-    rest = dropwhile(lambda message: message.id != screen.turn_id, messages)
-    own = [*islice(rest, 1), *takewhile(lambda message: message.type != "human", rest)]
     draft = state.draft
     # of another answer, or an edited question
     if state.turn_id == screen.turn_id and (state.variant_id or not own):

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 from ag_ui.core import Event
 from langchain.agents import create_agent
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    HumanMessage,
+    ToolMessage,
+)
 from pydantic import TypeAdapter
 from scripted_agents import ScriptedModel
 
@@ -711,6 +717,24 @@ async def test_a_later_question_ends_what_follows_an_answer(chat: Conversation) 
         "Fish.",
         None,
     ]
+
+
+async def test_a_picture_that_a_tool_adds_does_not_end_what_follows_an_answer(
+    chat: Conversation,
+) -> None:
+    """It is stored as a human message, as frameworks do, and is one of the turn."""
+    call = {"id": "c1", "name": "draw", "args": {}}
+    picture = {"type": "image", "base64": "iVBORw0KGgo=", "mime_type": "image/png"}
+    async with await read_request(ASKED).turn(chat) as turn:
+        resumed = await resume_stream(chat)
+        await turn.append(AIMessage("", tool_calls=[call]))
+        await turn.append(ToolMessage("Drawn.", tool_call_id="c1"))
+        await turn.append(HumanMessage([picture]))
+        await turn.append(AIMessage("A fish."))
+    assert resumed is not None
+    async with asyncio.timeout(60):
+        sent = events("".join([event.decode() async for event in resumed]))
+    assert [event["delta"] for event in sent if event["type"] == "text-delta"] == ["A fish."]
 
 
 @pytest.mark.parametrize(
