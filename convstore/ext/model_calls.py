@@ -23,6 +23,7 @@ from convstore.values.stamps import (
     ANOTHER_POLICY,
     MESSAGES_CHANGED,
     NOTHING_HELD,
+    SUMMARY_SET_ASIDE,
     TURN_ENDED,
     TURNS_LEFT_OUT,
     ViewStamp,
@@ -43,7 +44,7 @@ class ToolCall:
     has_failed: bool = False
 
 
-UNEXPECTED = frozenset({ANOTHER_POLICY, "summary set aside", *NOTHING_HELD})
+UNEXPECTED = frozenset({ANOTHER_POLICY, SUMMARY_SET_ASIDE, *NOTHING_HELD})
 """Causes of a lost cache that no rule of views brings about, but the application."""
 
 

@@ -37,8 +37,18 @@ ANOTHER_POLICY = "another policy"
 """Cause of a lost prompt cache: the options of the view are others."""
 MESSAGES_CHANGED = "earlier messages changed"
 """Cause of a lost prompt cache that no stamp shows: messages of the view before have another form."""
+SUMMARY_MADE = "summary made"
+"""Cause of a lost prompt cache: the view shows a new summary."""
+SUMMARY_SET_ASIDE = "summary set aside"
+"""Cause of a lost prompt cache: the view shows no summary any more."""
 TURNS_LEFT_OUT = "turns left out"
 """Cause of a lost prompt cache: the view begins later than the one before."""
+STEPS_LEFT_OUT = "older steps left out"
+"""Cause of a lost prompt cache: steps of the turn in progress left the view."""
+TEXTS_SHORTENED = "texts shortened"
+"""Cause of a lost prompt cache: the view shows the edges of more texts."""
+RESULTS_BECAME_STUBS = "results became stubs"
+"""Cause of a lost prompt cache: results of earlier turns became stubs."""
 TURN_ENDED = "turn ended"
 """Cause of a lost prompt cache: the results of a turn became stubs as it ended."""
 
@@ -182,15 +192,15 @@ def break_between(before: ViewStamp | None, after: ViewStamp | None) -> str:
     has_new_stubs = _has_new_stubs(before, after)
     causes = {
         PROMPT_CHANGED: len(prompts) == 2 and "" not in prompts,
-        "summary made": before.summary != after.summary != "",
-        "summary set aside": before.summary != after.summary,
+        SUMMARY_MADE: before.summary != after.summary != "",
+        SUMMARY_SET_ASIDE: before.summary != after.summary,
         ANOTHER_POLICY: before.policy != after.policy,
         TURNS_LEFT_OUT: _has_left_turns_out(before, after),
         "earlier turns shown again": 0 < new.start < old.start,
-        "older steps left out": after.left_out_steps > before.left_out_steps,
-        "texts shortened": has_moved and after.shortened > before.shortened,
+        STEPS_LEFT_OUT: after.left_out_steps > before.left_out_steps,
+        TEXTS_SHORTENED: has_moved and after.shortened > before.shortened,
         TURN_ENDED: has_new_stubs and after.parts.turn > before.parts.turn,
-        "results became stubs": has_new_stubs,
+        RESULTS_BECAME_STUBS: has_new_stubs,
     }
     return next((cause for cause, is_true in causes.items() if is_true), "")
 

@@ -21,7 +21,12 @@ from convstore.values.stamps import (
     ANOTHER_POLICY,
     NOTHING_HELD,
     PROMPT_CHANGED,
+    RESULTS_BECAME_STUBS,
+    STEPS_LEFT_OUT,
+    SUMMARY_MADE,
+    TEXTS_SHORTENED,
     TURN_ENDED,
+    TURNS_LEFT_OUT,
 )
 
 _MAX_LINES = 60
@@ -35,11 +40,11 @@ _CAUSES = {
 """Descriptions of messages that a view shows in another form than the view before; the default is their label."""
 
 _STATES_BY_CAUSE = {
-    "summary made": ("summarised",),
-    "turns left out": ("left_out",),
-    "older steps left out": ("left_out",),
-    "texts shortened": ("shortened",),
-    "results became stubs": ("stub",),
+    SUMMARY_MADE: ("summarised",),
+    TURNS_LEFT_OUT: ("left_out",),
+    STEPS_LEFT_OUT: ("left_out",),
+    TEXTS_SHORTENED: ("shortened",),
+    RESULTS_BECAME_STUBS: ("stub",),
     TURN_ENDED: ("stub", "placeholder"),
 }
 """States of the messages that a cause of `break_between` is about."""
