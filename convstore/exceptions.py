@@ -155,9 +155,9 @@ class UnknownMessageError(InvalidInputError):
         self.message_id = message_id
         if begins_turn:
             problem = (
-                f"turn {message_id!r} was not begun in this conversation: check the id, or pass "
-                "its question with human= to begin it; until a question asked with instead_of= is "
-                "finished, pass both again"
+                f"turn {message_id!r} was not begun in this conversation, or was rewound: check "
+                "the id, or pass its question with human= to begin it; until a question asked with "
+                "instead_of= is finished, pass both again"
             )
         elif message_id:
             problem = (

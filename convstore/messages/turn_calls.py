@@ -163,6 +163,6 @@ def _shown(content: Any) -> Any:
         return json.dumps(content, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(
-            "content must be a text, a list of content blocks or a value that JSON can express, "
-            f"not {error}"
+            "content must be a text, a list of content blocks or a value that JSON can express: "
+            f"{error}; convert it, or pass what a search found as sources="
         ) from error

@@ -231,9 +231,12 @@ class TurnResultContract:
                 await turn.wait_for(first.model_copy(update={"result_id": "other"}))
 
     async def test_a_value_that_json_cannot_express_is_refused(self, chat: Conversation) -> None:
-        """The error names what a content may be, and the call stays open."""
+        """The error names what a content may be, and where passages go; the call stays open."""
+        expected = (
+            "content must be a text.*: Object of type set is not.*; convert it, or.* sources="
+        )
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append(calls("look"))
-            with pytest.raises(InvalidInputError, match="content must be"):
+            with pytest.raises(InvalidInputError, match=expected):
                 await turn.add_result(turn.open_calls[0], {1, 2})
             assert len(turn.open_calls) == 1

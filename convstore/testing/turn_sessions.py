@@ -512,7 +512,7 @@ class TurnSessionContract:
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await elsewhere.stop("r1")
             await elsewhere.rewind(before_id="r1")
-            with pytest.raises(UnknownMessageError):
+            with pytest.raises(UnknownMessageError, match="or was rewound"):
                 await turn.append(AIMessage("They do."))
             assert turn.is_stopped
         assert await kinds_of(chat) == ["human"]
