@@ -135,9 +135,8 @@ class Replay:
                 try:
                     await _ReplayRunner(chat, record, report).play()
                 except StoreUnavailableError:
-                    clean_up = (
-                        False  # the server is gone: deleting would only wait for another timeout
-                    )
+                    # the server is gone: deleting would only wait for another timeout
+                    clean_up = False
                     raise
                 finally:
                     if clean_up:

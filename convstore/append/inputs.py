@@ -333,9 +333,8 @@ def _from_dict(raw: Mapping[str, object], *, index: int) -> BaseMessage:
     if needed := _NEEDED_TEXT.get(_CLASS_OF_ROLE[role]):
         check_text(fields.get(needed), field=needed, index=index)
     if role == "developer":
-        fields["__openai_role__"] = (
-            role  # as langchain-openai does, so that it sends this role again
-        )
+        # as langchain-openai does, so that it sends this role again
+        fields["__openai_role__"] = role
     content = fields.pop("content", None)
     if content is None and role not in _MAY_BE_EMPTY:
         raise InvalidMessageError(

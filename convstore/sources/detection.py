@@ -155,17 +155,16 @@ def given_sources(values: Any) -> FoundSources:
             f"sources must be a list of at most {MAX_SOURCES:,} sources, not {given}; "
             "pass the best of them, or data as artifact="
         )
-    found = [
-        _of_block(value) if is_block(value) else retrieved(value) or retrieved_text(value)
-        for value in values
-    ]
-    for index, source in enumerate(found):
+    found = list[FoundSource]()
+    for index, value in enumerate(values):
+        source = _of_block(value) if is_block(value) else retrieved(value) or retrieved_text(value)
         if source is None:
             raise InvalidInputError(
                 f"sources[{index}] must be a Document, a text that is not blank, a (text, "
                 "metadata) pair, or a dict with a text, a title or an address"
             )
-    return FoundSources(tuple(source for source in found if source is not None))
+        found.append(source)
+    return FoundSources(tuple(found))
 
 
 def find_sources(message: ToolMessage, parsed_content: Any) -> FoundSources:

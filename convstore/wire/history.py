@@ -85,9 +85,8 @@ class History(Value):
         stamp = self._stamp(messages, added, turn or self._open_turn)
         changes: dict[str, Any] = {"entry": entry or stamp.entry, "adapted": adapted}
         if entry or adapted or len(messages) != len(self.messages):
-            changes["ordinal"] = (
-                0  # the model may have seen messages that were appended since the load
-            )
+            # the model may have seen messages that were appended since the load
+            changes["ordinal"] = 0
         return storable(stamp.model_copy(update=changes))
 
     def to_openai(

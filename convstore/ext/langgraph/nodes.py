@@ -428,9 +428,8 @@ class AppendNode(_Node):
             joined.check()
         update: dict[str, Any] = {"convstore_logged": [str(message.id) for message in new]}
         if loaded_of(state) is None and turn_id is not None:
-            update["convstore_turn"] = (
-                turn_id  # the load node would take a logged question for an old one
-            )
+            # the load node would take a logged question for an old one
+            update["convstore_turn"] = turn_id
         return {**update, "messages": changed} if changed else update
 
     async def _joined(self, chat: Conversation, turn_id: str | None) -> Joined | None:

@@ -28,9 +28,8 @@ KIND: Final = "openai."  # the beginning of kinds of items that are no messages
 _KEPT: Final = "openai_agents"  # the key of the items in `additional_kwargs`
 _PROMPTS: Final = ("developer", "system", "user")
 _FAKE_ID: Final = "__fake_id__"  # of all items of a model without ids
-_COMPACTION: Final = (
-    "compaction"  # the history before it, encrypted; `append` takes it as a part of an answer
-)
+_COMPACTION: Final = "compaction"
+"""The history before it, encrypted; `append` takes it as a part of an answer."""
 
 _CALLS: Final = frozenset({"apply_patch_call", "computer_call", "local_shell_call", "shell_call"})
 """Calls that the client answers in ways of their own, each with an item that ends with ``_output``."""
