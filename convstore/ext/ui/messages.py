@@ -182,8 +182,7 @@ def _shown(turn: Turn, state: TurnState | None, reader: TurnReader, *, system: b
     """Return a turn as a page shows it; with its state if it is the last one, and is shown as it stands."""
     if not system:
         _drop_system(turn, reader)
-    waiting = state.waiting_calls if state else ()
-    shown = reader.turn(turn.turn_id, turn.messages, waiting, is_over=turn.is_finished)
+    shown = reader.turn(turn.turn_id, turn.messages, turn.waiting_calls, is_over=turn.is_finished)
     said = _answer_of(turn)
     about = dict(reader.metadata.get(said or turn.turn_id, {}))
     if said:

@@ -112,7 +112,10 @@ class UIRequest:
                 message=decision.message,
                 by=by,
             )
-        if state and waiting:
+        known = waiting | {call.result_id for call in calls.values()}
+        # of the answer that the page shows, while another one waits, too
+        is_elsewhere = bool(self.decisions) and known.isdisjoint(self.decisions)
+        if state and waiting and not is_elsewhere:
             return state.turn_id, state.variant_id
         return self.turn_id, ""
 

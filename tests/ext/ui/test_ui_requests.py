@@ -19,7 +19,7 @@ from convstore.exceptions import (
     TurnBusyError,
     UnknownMessageError,
 )
-from convstore.ext.ui import UIRequest, read_request
+from convstore.ext.ui import UIRequest, read_request, ui_messages
 from convstore.types import TurnCall
 
 pytestmark = pytest.mark.slow
@@ -253,6 +253,23 @@ async def test_a_decision_goes_on_with_the_answer_that_waits(chat: Conversation)
         chat, read_request(decided(output("pick", "blue")), client_tools={"pick"}), "Second."
     )
     assert await texts(chat) == ["Go.", "", "blue", "Second."]
+
+
+async def test_the_answer_that_is_shown_is_decided_though_another_one_waits(
+    chat: Conversation,
+) -> None:
+    """Its page asks about its own call; the answer that is to replace it waits as well."""
+    [kept] = await waiting(chat, "pay")
+    again = read_request(ai_sdk(said("Go."), trigger="regenerate-message"), request_id="click")
+    async with await again.turn(chat) as turn:
+        await turn.append(AIMessage("", tool_calls=[{"name": "pay", "args": {}, "id": "c-pay"}]))
+        await turn.wait_for(turn.open_calls[0])
+    shown = (await ui_messages(chat)).messages[-1]
+    asked = [part["approval"] for part in shown["parts"] if "approval" in part]
+    assert asked == [{"id": kept}]
+    for _ in range(2):  # sent twice
+        async with await read_request(decided(approved(kept))).turn(chat) as turn:
+            assert [call.result_id for call in turn.open_calls] == [kept]
 
 
 async def test_conflicts_and_unknown_turns_are_typed(chat: Conversation) -> None:
