@@ -112,12 +112,14 @@ class UIRequest:
                 message=decision.message,
                 by=by,
             )
-        known = waiting | {call.result_id for call in calls.values()}
-        # of the answer that the page shows, while another one waits, too
-        is_elsewhere = bool(self.decisions) and known.isdisjoint(self.decisions)
-        if state and waiting and not is_elsewhere:
+        if state and waiting and not self._is_about_another(calls.values()):
             return state.turn_id, state.variant_id
         return self.turn_id, ""
+
+    def _is_about_another(self, calls: Iterable[TurnCall]) -> bool:
+        """Return True if it decides about none of these calls: the answer that is shown may wait beside another one."""
+        known = {call.result_id for call in calls}
+        return bool(self.decisions) and known.isdisjoint(self.decisions)
 
     async def _calls(self, chat: Conversation, state: TurnState | None) -> dict[str, TurnCall]:
         """Return the calls that wait by the ids of their results, and those of the turn by the ids that pages show.
