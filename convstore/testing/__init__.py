@@ -1,6 +1,6 @@
 """The contract suite: one test for each promise that a backend of the store must keep, for authors of backends.
 
-The suite needs pytest, pytest-asyncio and hypothesis. Subclass `StoreContract` and give it a database::
+The suite needs the extra ``test``. Subclass `StoreContract` and give it a database::
 
     class TestMyDriver(StoreContract):
         @pytest.fixture
@@ -13,6 +13,14 @@ Each test uses new scopes, so all tests can share one database.
 """
 
 from __future__ import annotations
+
+from convstore.exceptions import MissingExtraError
+
+try:
+    import hypothesis  # noqa: F401 - the modules below need both
+    import pytest  # noqa: F401
+except ImportError as error:
+    raise MissingExtraError(package=error.name or "pytest", extra="test") from error
 
 from convstore.testing.appending import AppendContract
 from convstore.testing.application_state import ApplicationStateContract

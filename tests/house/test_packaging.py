@@ -236,6 +236,7 @@ def test_the_core_needs_no_extra(tmp_path: Path) -> None:
             "asyncio.run(convstore.ConversationStore.connect('memory://'))",
             "[memory]",
         ),
+        ("hypothesis", "import convstore.testing", "[test]"),
         *(
             pytest.param(
                 name,
