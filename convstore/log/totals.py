@@ -27,7 +27,7 @@ from convstore.log.entry import (
 from convstore.log.facts.event import EVENT
 from convstore.log.facts.imported import IMPORTED
 from convstore.messages.provenance import model_of
-from convstore.messages.stop_reasons import cut_reason
+from convstore.messages.stop_reasons import cut_reason, has_refusal
 from convstore.messages.text import text_of
 from convstore.messages.tool_calls import Call, answered_by, calls_of, is_paused, result_id
 from convstore.messages.usage import usage_in
@@ -288,9 +288,15 @@ def _arguments(message: BaseMessage, call: Call) -> str:
 
 
 def _cut_reason(message: BaseMessage) -> str:
-    """Return the stop reason of a reply that was cut off; a message built without validation may hold anything."""
+    """Return the stop reason of a reply that was cut off or refused, "" for any other.
+
+    A message built without validation may hold anything.
+    """
     metadata: object = message.response_metadata
-    return cut_reason(metadata)[:_REASON_CHARACTERS] if isinstance(metadata, dict) else ""
+    reason = cut_reason(metadata)[:_REASON_CHARACTERS] if isinstance(metadata, dict) else ""
+    if not reason and has_refusal(message):
+        return "refusal"
+    return reason
 
 
 def preview_of(message: BaseMessage) -> Preview | None:

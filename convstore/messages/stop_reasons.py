@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from langchain_core.messages import BaseMessage
+
+from convstore.messages.media import block_type
+
 _KEYS: Final = ("finish_reason", "stop_reason", "stopReason", "done_reason", "status")
 """Keys of ``response_metadata`` for the stop reason: OpenAI's and Google's, Anthropic's, Bedrock's, Ollama's."""
 
@@ -71,6 +75,20 @@ def cut_reason(metadata: Mapping[str, Any]) -> str:
         if reason in _CUT:
             return reason
     return ""
+
+
+def has_refusal(message: BaseMessage) -> bool:
+    """Return True for a reply with a refusal of OpenAI, beside its content or in it, and a usual stop reason.
+
+    >>> from langchain_core.messages import AIMessage
+    >>> has_refusal(AIMessage([{"type": "refusal", "refusal": "No."}])), has_refusal(AIMessage("Yes."))
+    (True, False)
+    """
+    kwargs: object = message.additional_kwargs
+    if isinstance(kwargs, dict) and kwargs.get("refusal"):
+        return True
+    content = message.content
+    return isinstance(content, list) and any(block_type(block) == "refusal" for block in content)
 
 
 def failed_reason(metadata: Mapping[str, Any]) -> str:

@@ -56,6 +56,25 @@ async def test_every_filter_refuses_a_reply(chat: Conversation, key: str, reason
 
 
 @pytest.mark.parametrize(
+    "reply",
+    [
+        AIMessage("", additional_kwargs={"refusal": "No."}),
+        AIMessage([{"type": "refusal", "refusal": "No."}]),
+        AIMessage([{"type": "refusal", "refusal": "No. " * 9_000}]),
+    ],
+    ids=["beside", "block", "long"],
+)
+async def test_a_refusal_with_an_ordinary_stop_reason_is_refused(
+    chat: Conversation, reply: AIMessage
+) -> None:
+    """OpenAI's models end it as any answer, which may have no text."""
+    reply.response_metadata["finish_reason"] = "stop"
+    await chat.append([_asked("q1"), reply])
+    assert await _state(chat) == "refused"
+    assert (await chat.store.verify(**chat.scope)).ok
+
+
+@pytest.mark.parametrize(
     ("key", "reason"),
     [
         ("finish_reason", "MALFORMED_FUNCTION_CALL"),
