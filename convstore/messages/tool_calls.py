@@ -266,7 +266,7 @@ def pair(messages: Sequence[BaseMessage], answers: Mapping[str, str] = _UNKNOWN)
     The result is stable when the log grows: everything before the first generated result stays the beginning of the
     paired list. If none of the missing results arrives later, the whole list does. Time is linear in the number of
     messages and calls. `answers` has the `result_id` of the call that each result answers, by the result's id, as far
-    as that is known.
+    as that is known; "" for one whose call is none of these.
 
     >>> call = AIMessage("", id="m1", tool_calls=[{"name": "search", "args": {}, "id": "call_1"}])
     >>> late = ToolMessage("found", id="m3", tool_call_id="call_1")
@@ -467,7 +467,8 @@ def fill_slots(
     orphans: list[int] = []
     for index, message in enumerate(messages):
         if isinstance(message, ToolMessage):
-            if not open_calls.answer(message, index):
+            is_lost = answers.get(message.id or "") == ""
+            if is_lost or not open_calls.answer(message, index):
                 orphans.append(index)
         elif calls := calls_of(message):
             slots[index] = list(

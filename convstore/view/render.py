@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 
 from convstore.log.entry import EntryMessage
 from convstore.log.rows import Row, is_hidden
@@ -208,6 +214,7 @@ def _paired(
     if rules:
         messages = with_original_ids(messages, rules)
     answers = {message.id: message.answers for message in stored if message.answers}
+    answers |= dict.fromkeys(_without_call(messages, stored), "")
     pairing = pair(messages, answers)
     late_results = tuple[str, ...]()
     if has_notes and pairing.orphans:
@@ -216,6 +223,34 @@ def _paired(
         pairing = pair(without_orphans(messages, calls, answers), answers)
     adapted = made_for(pairing.messages, rules, dropped)
     return replace(pairing, messages=adapted), late_results
+
+
+def _without_call(messages: Sequence[BaseMessage], stored: Sequence[EntryMessage]) -> list[str]:
+    """Return the ids of results whose calls were rewound: none of their turn has the id, but one of another may."""
+    lost = {row.id for row in stored if row.type == "tool" and row.turn and not row.answers}
+    if not lost:
+        return []
+    turns = {row.id: row.turn for row in stored}
+    called = _calls_by_turn(messages, turns)
+    answered = _answered_calls(messages)
+    return [id_ for id_ in lost & answered.keys() if (turns[id_], answered[id_]) not in called]
+
+
+def _answered_calls(messages: Sequence[BaseMessage]) -> dict[str, str]:
+    """Return the id of the call that each result names, by the id of the result."""
+    results = (message for message in messages if isinstance(message, ToolMessage))
+    return {str(result.id): result.tool_call_id for result in results}
+
+
+def _calls_by_turn(
+    messages: Sequence[BaseMessage], turns: Mapping[str, int]
+) -> set[tuple[int, str]]:
+    """Return the turn and the id of each call, given the turns by the ids of messages."""
+    called = set[tuple[int, str]]()
+    for message in messages:
+        turn = turns.get(str(message.id), 0)
+        called.update((turn, call.id) for call in calls_of(message))
+    return called
 
 
 def _with_unique_ids(

@@ -111,6 +111,20 @@ async def test_the_newest_question_stays_when_the_steps_around_it_leave(chat: Co
     assert not history.report.over_budget
 
 
+async def test_a_result_of_a_call_that_was_rewound_answers_no_other_turn(
+    chat: Conversation,
+) -> None:
+    """A tool ran while its call was rewound; an earlier turn has an open call with the same id."""
+    await chat.append([HumanMessage("First?", id="q1"), calling("c1", "a")])
+    async with await chat.turn("q2", human="Second?") as turn:
+        await turn.append(calling("c2", "a"))
+        await chat.rewind(before_id="c2")
+        await turn.add_result(turn.open_calls[0], "found for the second")
+    history = await chat.load_history()
+    assert "found for the second" not in [message.text for message in history.messages]
+    assert len(history.report.orphans) == len(history.report.missing_results) == 1
+
+
 async def test_what_was_a_stub_stays_one_when_an_earlier_run_goes_on(chat: Conversation) -> None:
     """Its form was decided when the newer question was asked; its turn and the newer one are one then."""
     await chat.append(
