@@ -133,9 +133,9 @@ def _with_unique_ids(
     # `rename_calls` ignores an invalid call without an id, but LangChain answers it under the empty id.
     invalid = list[InvalidToolCall]()
     for at, call in enumerate(ai.invalid_tool_calls):
-        named = call
+        named = call.copy()
         if call.get("id") == "":
-            named = {**call, "id": ids.make("", tool="", key=f"{ai.id}\0invalid {at}")}
+            named["id"] = ids.make("", tool="", key=f"{ai.id}\0invalid {at}")
         invalid.append(named)
     if invalid != ai.invalid_tool_calls:
         ai = ai.model_copy(update={"invalid_tool_calls": invalid})

@@ -163,7 +163,7 @@ async def told(chat: Conversation, questions: list[str]) -> dict[str, Any]:
     [row] = await host_of(chat.store).rows([info])
     found: dict[str, Any] = {
         "info": info.model_dump(exclude={"conversation_id", "created_at", "updated_at"}),
-        "row": (row.state, row.needs_attention),
+        "row": (row.end.label, row.needs_attention),
         "turns": [turn.model_dump() async for turn in chat.turns(rewound=True)],
         "outline": [turn.model_dump() for turn in await chat.outline()],
         "listed": [

@@ -48,7 +48,7 @@ async def states_of(chat: Conversation) -> tuple[str, str, bool]:
     info = await chat.info()
     [row] = await host_of(chat.store).rows([info])
     assert (await chat.store.verify(**chat.scope)).findings == ()
-    return info.state, row.state, row.needs_attention
+    return info.state, row.end.label, row.needs_attention
 
 
 @pytest.mark.parametrize(
