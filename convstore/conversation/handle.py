@@ -262,7 +262,8 @@ class Conversation:
     ) -> list[Variant]:
         """Return the variants of a turn: its first answer, other answers, edited questions; by default the newest.
 
-        In the order in which they were finished, without those that never were. Three or four commands, rarely six.
+        The first answer, finished or not, then the others in the order in which they were finished, without those that
+        never were. None is active while the turn that stands there is in progress. Three or four commands, rarely six.
 
         Args:
             turn_id: Id of the turn.

@@ -313,3 +313,15 @@ async def _waiting(chat: Conversation, *, decides: bool) -> int:
     found = await chat.get_turn("r")
     assert found is not None
     return len(found.waiting_calls)
+
+
+async def test_a_first_answer_that_never_was_finished_is_listed(store: ConversationStore) -> None:
+    """It is the first of the place; while the turn that stands there is in progress, none is active."""
+    chat = store.conversation(user_id="ada", thread_id="first")
+    async with await chat.turn("q", human="Q"):
+        pass
+    await asked(chat, "q", "B", regenerate="click")
+    assert [variant.variant_id for variant in await chat.variants("q")] == ["q", "click"]
+    assert active(await chat.variants("q")) == [(2, 2)]
+    await chat.rewind(before_id="B")
+    assert active(await chat.variants("q")) == []
