@@ -391,7 +391,8 @@ class Compactor:
         if result.messages:
             return text[-_MAX_CHARACTERS:]  # views show the messages
         is_inside_turn = plan.cut < len(plan.rows) and not plan.rows[plan.cut].message.begins_turn
-        for going_on in await self._questions(plan) if is_inside_turn else ():
+        questions = await self._questions(plan) if is_inside_turn else []
+        for going_on in questions:
             [question] = await self._whole(plan.log.cached, [going_on])
             words = question.text[: _MAX_CHARACTERS // 10]
             text = (

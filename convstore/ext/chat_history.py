@@ -28,12 +28,7 @@ from langchain_core.runnables import ConfigurableFieldSpec, RunnableConfig, Runn
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from convstore import Conversation, ConversationStore
-from convstore.edges import (
-    OnDropped,
-    check_store,
-    read_current,
-    report_dropped,
-)
+from convstore.edges import OnDropped, check_store, read_current, report_dropped
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError
 from convstore.integration import TurnAccess, log_of, run_sync
 from convstore.messages.encoding import fields_of

@@ -216,7 +216,7 @@ def read_back_ids(message: ToolMessage) -> tuple[int, ...]:
 
     They are read from the artifact or, where a conversion to OpenAI's format or JSON has dropped it, from the text.
 
-    >>> page = "[11] Seals (https://a), characters 0-12 of 12\nSeals sleep.\nEnd."
+    >>> page = "[11] Seals (https://a), characters 0-12 of 12\nSeals sleep.\nEnd.\n"
     >>> read_back_ids(ToolMessage(page, tool_call_id="1"))
     (11,)
     """

@@ -374,7 +374,9 @@ async def _lost_question(
     Two commands, if there is such a message.
     """
     shown = [str(message.id) for message in history.messages if message.id in logged]
-    return await _turn_in_log(chat, shown[-1]) or None if shown else None
+    if not shown:
+        return None
+    return await _turn_in_log(chat, shown[-1]) or None
 
 
 async def _turn_in_log(chat: Conversation, message_id: str) -> str:

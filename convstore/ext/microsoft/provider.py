@@ -20,12 +20,7 @@ from agent_framework import (
 from langchain_core.messages import BaseMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
-from convstore.edges import (
-    OnDropped,
-    check_store,
-    read_current,
-    report_dropped,
-)
+from convstore.edges import OnDropped, check_store, read_current, report_dropped
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.microsoft.clients import client_of
 from convstore.ext.microsoft.messages import (
