@@ -95,10 +95,13 @@ async def test_turns_that_interleave_leave_together(chat: Conversation) -> None:
     assert (history.report.left_out_turns, history.report.late_results) == (0, ())
 
 
-async def test_the_newest_question_stays_when_the_steps_around_it_leave(chat: Conversation) -> None:
-    """A model went on with the first question after the second one was asked, whose turn is in progress."""
+@pytest.mark.parametrize("words", [1, 1_500])
+async def test_the_newest_question_stays_when_the_steps_around_it_leave(
+    chat: Conversation, words: int
+) -> None:
+    """A model went on with the first question after the second one, which may be long and is in progress."""
     await chat.append([HumanMessage("First?", id="q1"), calling("c1", "a"), result("a")])
-    await chat.append(HumanMessage("Second?", id="q2"))
+    await chat.append(HumanMessage("Second " * words, id="q2"))
     await chat.append([calling("c2", "b"), result("b")], turn="q1")
     for number in range(40):
         step = [calling(f"d{number}", f"e{number}"), result(f"e{number}")]
