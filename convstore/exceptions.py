@@ -8,24 +8,24 @@ Each message says what happened and what to do. An error of the MongoDB driver i
     ├── InvalidInputError (ValueError)        the caller's value is rejected; nothing was written
     │   ├── InvalidScopeError                 keys or values of a scope
     │   ├── InvalidMessageError               a message of a batch: names index and field
-    │   │   └── UnfinishedReplyError          a model's reply that failed or broke off: says why; ask again
+    │   │   └── UnfinishedReplyError          a model's reply failed or is incomplete: ask the model again
     │   ├── UnencodableError                  a value of an unregistered type: names its path
     │   ├── BatchTooLargeError                an entry above 1 MB, payloads apart
     │   ├── TooManyIdsError                   more ids than one call accepts
     │   ├── InvalidCursorError                a cursor that the same call did not return
     │   ├── MalformedChainError               a chain without valid sections and pairs: names the message
     │   ├── UnknownMessageError               no message of this conversation has that id
-    │   └── UntrustedMessageError             a client's history holds messages that are not taken: names them
+    │   └── UntrustedMessageError             a client's history holds messages that are not accepted: names them
     ├── ConflictError
     │   ├── ContentConflictError              same message id, different content; nothing was written
     │   ├── MessageRewoundError               the message is in the log, but rewound; nothing was written
-    │   ├── SourceIdClashError                a source has a number that is taken; nothing was written
+    │   ├── SourceIdClashError                the number of a source is taken; nothing was written
     │   ├── TurnConflictError                 the turn has different messages, or a later turn exists
     │   ├── TurnBusyError                     another worker holds a turn of the conversation: says which
     │   ├── ForkRefusedError                  a turn is in progress, or the new scope is not empty; nothing was written
     │   ├── TurnLostError                     this worker does not hold the turn any more; nothing was written
     │   ├── TurnClosedError                   the turn is over, so nothing can be added or decided any more
-    │   ├── DecisionConflictError             something else was decided about the call before
+    │   ├── DecisionConflictError             another decision about the call is stored
     │   ├── StateConflictError                the state of a conversation has another revision than the caller expected
     │   ├── LogMovedError                     the log ends with another message than the caller expected
     │   ├── ResentHistoryError                the log already contains the beginning of the batch: says how much
@@ -35,9 +35,9 @@ Each message says what happened and what to do. An error of the MongoDB driver i
     │   ├── StoreUnavailableError             no server, no primary, or a timeout: retry
     │   ├── StoreClosedError                  close() was called
     │   ├── NotSetUpError                     setup() has not run on this database
-    │   ├── MissingPrivilegeError             the user of the address may not do it: names the command
+    │   ├── MissingPrivilegeError             the database user lacks a privilege: names the command
     │   ├── SchemaVersionError                a newer convstore set up the database or wrote a document
-    │   ├── ConversationDeletedError          deleted during a read: call again
+    │   ├── ConversationDeletedError          the conversation was deleted during a read: call again
     │   ├── CorruptDocumentError              a stored document is damaged: names it
     │   │   └── BrokenLogError                entries are missing or do not follow each other: run the doctor
     │   └── SyncUnsupportedError              a sync call on a store that lives on the caller's event loop
@@ -87,10 +87,10 @@ class InvalidMessageError(InvalidInputError):
 
 
 class UnfinishedReplyError(InvalidMessageError):
-    """A model's reply failed, or its stream broke off: it is no answer, and nothing was appended. Ask the model again.
+    """A model's reply failed, or its stream broke off. Nothing was appended; ask the model again.
 
     Attributes:
-        reason: Why it is not finished, such as "its stream ended without a finish reason".
+        reason: Why the reply is not finished, such as "its stream ended without a finish reason".
     """
 
     def __init__(self, reason: str, *, index: int | None = None, field: str = "") -> None:
@@ -103,7 +103,7 @@ class UnfinishedReplyError(InvalidMessageError):
 
 
 class UnencodableError(InvalidInputError):
-    """A value has a type that the store cannot restore equal.
+    """A value has a type that the store cannot restore exactly.
 
     Attributes:
         path: Location of the value, such as ``message 2.artifact[0].owner``.
@@ -128,7 +128,7 @@ class InvalidCursorError(InvalidInputError):
 
 
 class MalformedChainError(InvalidInputError):
-    """A list of messages is no valid chain: a call or a result has no counterpart, or a message is misplaced.
+    """A list of messages is not a valid chain: a call or a result has no counterpart, or a message is misplaced.
 
     Attributes:
         index: Index of the message in the list, from 0; None if the error is not about one message.
@@ -145,10 +145,10 @@ class MalformedChainError(InvalidInputError):
 
 
 class UnknownMessageError(InvalidInputError):
-    """No message of this conversation has the id; messages of other conversations are never found.
+    """The conversation has no message with this id. Messages of other conversations are never found.
 
     Attributes:
-        message_id: The id of the message or turn; "" for the stamp of a view.
+        message_id: The id of the message or turn; "" if a stamp is unknown.
     """
 
     def __init__(self, message_id: str = "", *, begins_turn: bool = False) -> None:
@@ -173,7 +173,9 @@ class UnknownMessageError(InvalidInputError):
 
 
 class UntrustedMessageError(InvalidInputError):
-    """A client's history holds messages that are neither in the log nor taken (``strict=True``); nothing was written.
+    """A client's history holds messages that are not in the log and not accepted from a client; nothing was written.
+
+    Only ``strict=True`` raises it; without it, such messages are ignored.
 
     Attributes:
         ignored: Names of these messages, as in `Receipt.ignored`.
@@ -185,7 +187,7 @@ class UntrustedMessageError(InvalidInputError):
         if len(ignored) > 10:
             shown += " …"
         super().__init__(
-            f"{len(ignored)} messages of the history are not in this conversation and not taken "
+            f"{len(ignored)} messages of the history are not in this conversation and not accepted "
             f"from a client: {shown}; omit strict to ignore them, name the tools of clients in "
             'client_tools, or pass trust="all" if your application made the history itself'
         )
@@ -200,7 +202,7 @@ class ContentConflictError(ConflictError):
 
     Attributes:
         message_id: The id that is taken.
-        key: The key of the append that the id was made from; None for an id of its own.
+        key: The key of the append that the id was derived from; None if the message had an id.
         position: With a key, the message's index in the batch, from 0.
     """
 
@@ -295,8 +297,8 @@ class TurnBusyError(ConflictError):
     The turn of a worker that died is free 30 seconds later at the latest.
 
     Attributes:
-        turn_id: That turn, which may be the one that was asked for.
-        since: When its worker took it.
+        turn_id: The turn that is held, which may be the requested one.
+        since: When the worker took it.
     """
 
     def __init__(self, turn_id: str, *, since: datetime.datetime) -> None:
@@ -310,7 +312,7 @@ class TurnBusyError(ConflictError):
 
 
 class ForkRefusedError(ConflictError):
-    """The last turn is in progress, or the new scope has another conversation; nothing was written."""
+    """A fork failed: the last turn is in progress, or the new scope has another conversation; nothing was written."""
 
 
 class TurnLostError(ConflictError):
@@ -345,12 +347,12 @@ class TurnClosedError(ConflictError):
 
 
 class DecisionConflictError(ConflictError):
-    """Something else was decided about a call before; nothing was written.
+    """Another decision about the call is stored already; nothing was written.
 
     Attributes:
         call_id: The tool call id.
-        verdict: What was decided.
-        by: Who decided it.
+        verdict: The verdict of the stored decision.
+        by: The person who decided, as passed with that decision.
     """
 
     def __init__(self, call_id: str, *, verdict: str, by: str) -> None:
@@ -375,7 +377,7 @@ class StateConflictError(ConflictError):
         self.expected = expected
         self.revision = revision
         super().__init__(
-            f"the state has revision {revision}, not {expected}: somebody changed it meanwhile; "
+            f"the state has revision {revision}, not {expected}: another writer changed it; "
             "get it again, then repeat the update"
         )
 
@@ -392,7 +394,7 @@ class LogMovedError(ConflictError):
         self.after = after
         self.last = last
         super().__init__(
-            f"the log ends with message {last}, not {after}: somebody appended meanwhile; "
+            f"the log ends with message {last}, not {after}: another writer appended; "
             "load the history again, then decide whether the messages still fit"
         )
 
@@ -416,7 +418,7 @@ class HistoryDivergedError(ConflictError):
     """A batch passed as a history differs from the log; nothing was written.
 
     Attributes:
-        after_id: Id of the last message on which both agree; None if they agree on none.
+        after_id: Id of the last message on which both agree; None if the first messages differ.
         before_id: Id of the message that follows it in the log, for `rewind`; None if it is unknown.
     """
 
@@ -433,7 +435,7 @@ class HistoryDivergedError(ConflictError):
 
 
 class OlderCheckpointError(ConflictError):
-    """A run began at an older checkpoint, and its conversation goes on after it; nothing was written.
+    """A run began at an older checkpoint, but its conversation has later messages; nothing was written.
 
     Attributes:
         before_id: Id of the first message after the checkpoint, for `rewind`.
@@ -455,9 +457,10 @@ class StoreError(ConvstoreError):
 
 
 class StoreUnavailableError(StoreError):
-    """No usable server, no primary or no answer in time.
+    """The store found no usable server or no primary, or got no answer in time.
 
-    An append that fails with it may have been written. Retry it with the same messages: they are written only once.
+    An append that fails with this error may have been written. Retry it with the same messages: they are written only
+    once.
     """
 
 
@@ -470,7 +473,7 @@ class NotSetUpError(StoreError):
 
 
 class MissingPrivilegeError(StoreError):
-    """The database user lacks a privilege; the message names the command, and docs/operations.md the roles."""
+    """The database user lacks a privilege. The message names the command; docs/operations.md lists the roles."""
 
 
 class SchemaVersionError(StoreError):
@@ -487,7 +490,7 @@ class CorruptDocumentError(StoreError):
     Attributes:
         document_id: The ``_id`` of the document.
         collection: Name of its collection.
-        problem: What is wrong with it.
+        problem: Description of the damage.
     """
 
     _advice = "run `convstore doctor`: what it cannot repair has to be restored from a backup"
@@ -505,7 +508,7 @@ class CorruptDocumentError(StoreError):
 class BrokenLogError(CorruptDocumentError):
     """An entry of a log is missing, or does not follow the entry before it; later entries are not shown.
 
-    A backup was restored under a running process, say. A repair copies the messages that are left into a new log.
+    A cause is a backup that was restored under a running process. A repair copies the remaining messages to a new log.
     """
 
     _advice = (
@@ -537,9 +540,9 @@ class MissingExtraError(ConvstoreError, ImportError):
 
 
 def _install_with(extra: str) -> str:
-    """Return the arguments of `pip` that install this convstore with an extra, from where it came.
+    """Return the arguments of `pip` that install convstore with an extra, from the origin of this installation.
 
-    That is a checkout, a file or a repository as PEP 610 records them, else the package index.
+    The origin is a checkout, a file or a repository as PEP 610 records them, else the package index.
     """
     try:
         recorded = metadata.distribution("convstore").read_text("direct_url.json")

@@ -1,7 +1,7 @@
-"""Functions beneath the public API for frameworks, imports, exports and the command line; not for backends.
+"""Functions beneath the public API for `ext`, `transfer` and `cli`; backends do not need them.
 
-Frameworks, transfer and the command line import nothing else of the rooms that do the work. `convstore.edges` has what
-they share on the public API alone.
+Those three packages may import the inner modules only through this one. `convstore.edges` has the helpers that they
+share and that need only the public API.
 """
 
 from __future__ import annotations
@@ -88,13 +88,13 @@ def agent_tools(
     page_tokens: int = PAGE_TOKENS,
     artifact: bool = False,
 ) -> list[tuple[Any, Callable[[Conversation], Any]]]:
-    """Return the tools that read back and search, each with the function that binds it to the conversation of a run.
+    """Return the retrieval tool and the search tool, each with a function that binds it to one conversation.
 
     Args:
         store: The store.
-        search: Names of the scope keys that the searched conversations share; empty for no such tool.
-        page_tokens: Size of an answer, 100 to 16,000.
-        artifact: Show the model the rest of artifacts, too.
+        search: Names of the scope keys that the searched conversations share; empty to leave out the search tool.
+        page_tokens: Size of a tool's answer in tokens, 100 to 16,000.
+        artifact: Also show the model the rest of artifacts.
     """
 
     def reading(chat: Conversation) -> Any:
@@ -113,10 +113,10 @@ def run_sync(
     *,
     instead: str,
 ) -> _Result:
-    """Run work on a conversation for a sync caller, on the twin of its store, which has an event loop of its own.
+    """Run work on a conversation for a sync caller, on the twin of its store, which has its own event loop.
 
     Raises:
-        SyncUnsupportedError: The store works on the caller's async client; `instead` says what to call.
+        SyncUnsupportedError: The store uses the caller's async client; the error suggests the call `instead`.
     """
     scope = chat.scope
     return host_of(chat.store).run_sync(
@@ -127,9 +127,9 @@ def run_sync(
 async def update_state_of(
     chat: Conversation, conversation_id: str, changes: dict[str, Any], *, revision: int
 ) -> StateSnapshot:
-    """Update the state only if the scope still has this conversation, else raise a StateConflictError.
+    """Update the state of a scope only while it has this conversation, else raise a StateConflictError.
 
-    Values that were derived from messages are not stored after the messages were erased.
+    So values that were derived from messages are never stored after the messages were erased.
     """
     states = (await host_of(chat).services()).states
     scope = tuple(chat.scope.items())
@@ -137,25 +137,25 @@ async def update_state_of(
 
 
 def marks_of(query: str) -> Callable[[str], list[tuple[int, int]]]:
-    """Return a function that finds the words of a query in a snippet, in any form: start and end of each."""
+    """Return a function that finds the words of a query in a snippet, in any form, as pairs of start and end."""
     groups = query_groups(query)
     return Snippets([group for group in groups if not is_common(group)] or groups).marks
 
 
 async def row_of(chat: Conversation) -> ListRow:
-    """Return a conversation as the row that a list of conversations has of it."""
+    """Return the row of a conversation in a list of conversations."""
     [row] = await host_of(chat.store).rows([await chat.info()])
     return row
 
 
 def log_of(chat: Conversation) -> ConversationLog:
-    """Return the whole log of a conversation with entries, dates and rewound messages."""
+    """Return a handle of the whole log of a conversation, with entries, dates and rewound messages."""
     return ConversationLog(host_of(chat), tuple(chat.scope.items()))
 
 
 @asynccontextmanager
 async def open_database(uri: str, *, default: str) -> AsyncIterator[Any]:
-    """Open the database that an address names, or the default one, and close its client at the end."""
+    """Open the database that a URI names, or the database `default`, and close its client at the end."""
     client, database = open_client(uri, default=default)
     try:
         yield database
@@ -164,7 +164,7 @@ async def open_database(uri: str, *, default: str) -> AsyncIterator[Any]:
 
 
 async def documents_of(cursor: Any) -> AsyncGenerator[dict[str, Any], None]:
-    """Iterate over the documents of a cursor, with the errors of this package."""
+    """Iterate over the documents of a cursor; driver errors are raised as errors of this package."""
     async with closing(cursor) as found:
         while True:
             async with driver_errors():

@@ -1,7 +1,7 @@
-"""The names that users import from ``convstore``: what they type every day.
+"""The names that users import from ``convstore`` itself.
 
-``convstore`` imports this module when one of the names is first used, so that the command line starts fast. All errors
-are in `convstore.exceptions`, and all types of results in `convstore.types`.
+``convstore`` imports this module when one of the names is first used, so that the command line starts fast.
+`convstore.exceptions` has all errors, and `convstore.types` has the types that are rarely written.
 """
 
 from __future__ import annotations

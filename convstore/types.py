@@ -1,4 +1,4 @@
-"""The types of what calls take and return, for annotations; `convstore` itself has those that are typed every day."""
+"""The types of arguments and results, for annotations. `convstore` itself exports the most common ones."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One conversation as a backend uses it: the handle, and the whole log for imports and exports.
+"""The handle of one conversation for backends, and its whole log for imports and exports.
 
-Floor 6. Each method checks its arguments and calls one of the `services`, which a store wires; the handle knows no
-store.
+Floor 6. Each method checks its arguments and calls one of the `services`, which a store wires. The handle does not
+import the store.
 """
 
 from __future__ import annotations

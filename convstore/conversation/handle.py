@@ -113,7 +113,7 @@ class Conversation:
         turn: str | None = None,
         after: int | None = None,
     ) -> Receipt:
-        """Append messages to the log permanently: in order, each once, and all of them or none.
+        """Append messages to the log permanently: in order, each once, and the batch as a whole or not at all.
 
         When the call returns, every reader sees them together, after all earlier messages. The call is idempotent:
         appending the same ids again writes only missing messages, so a failed call can be retried as it is. It takes
@@ -121,17 +121,17 @@ class Conversation:
 
         Args:
             messages: Messages, or dicts in the format of OpenAI, Anthropic or LangChain. A message without an id gets
-                one, on the caller's object. A `LogItem` among them keeps its place in the log, but is no message; see
-                `items`. A batch with items takes three more commands.
+                one, on the caller's object. A `LogItem` among them is stored at its position in the log, but models
+                never see it; see `items`. A batch with items takes three more commands.
             key: Seed for the ids of dicts without one, such as a request id. A repeated request then gets the same ids.
             on_unencodable: "omit" replaces values of unknown types by a marker and names them in the receipt.
             on_source_clash: "renumber" gives a source whose number is taken the next free one. The message is
                 unchanged; the receipt and `Source.given_id` show both numbers. One more command if numbers may clash.
             stamp: ``history.stamp`` of the view that the first AI message written now answers; see `view_at`.
             turn: Id of the question that the messages belong to, human messages included, for a writer that works on a
-                question while others are asked. By default the log's end and the types of the messages say it.
+                question while others are asked. By default it follows from the log's end and the types of the messages.
             after: Write only if the log ends with this ordinal, such as ``receipt.last``; 0 for an empty log. Messages
-                that are in the log already are no conflict.
+                that are in the log already do not count as a conflict.
 
         Raises:
             InvalidInputError: `stamp` is not that of a view which this conversation had.
@@ -173,16 +173,16 @@ class Conversation:
     ) -> Receipt:
         """Append the new messages of a history that a client sends whole with each request, without ids.
 
-        The history is compared with the active log by its questions, unless it is one question. Stored messages get the
-        ids of the log, on the caller's objects, and are in the receipt with the new ones. Otherwise it behaves like
-        `append`. One more command.
+        The history is compared with the active log by its questions, unless it is a single question. Stored messages
+        get their ids from the log, on the caller's objects, and are in the receipt with the new ones. Otherwise it
+        behaves like `append`. One more command.
 
         Args:
             messages: The history, or its last turns, in the formats that `append` takes.
-            trust: "human" takes human messages only; the receipt names those that it ignores. "all" takes all, and is
-                for histories that your application makes itself, never for a client's.
-            client_tools: Names of tools that run on the client. Results of their open calls are taken, too. Set them in
-                your code, never from a request.
+            trust: "human" accepts human messages only; the receipt names the ignored ones. "all" accepts every message;
+                use it for histories that your application makes itself, never for a client's.
+            client_tools: Names of tools that run on the client. Results of their open calls are accepted, too. Set them
+                in your code, never from a request.
             strict: Raise an error instead of ignoring messages.
             on_resent: "raise" rejects a history that begins with stored messages.
             key: As in `append`.
@@ -191,7 +191,7 @@ class Conversation:
             stamp: As in `append`.
 
         Raises:
-            HistoryDivergedError: A question was changed or is missing; with ``trust="all"``, or an answer.
+            HistoryDivergedError: A question was changed or is missing, or an answer with ``trust="all"``.
             ResentHistoryError: The history begins with stored messages (``on_resent="raise"``).
             UntrustedMessageError: The history holds messages that would be ignored (`strict`).
         """
@@ -218,7 +218,7 @@ class Conversation:
         busy: Busy = "raise",
         wait_seconds: float = 30.0,
     ) -> TurnSession:
-        """Take a turn to work on it: ask its question, or continue it where the log stands.
+        """Take a turn to work on it: ask its question, or continue it from the messages in the log.
 
         When the call returns, the question is in the log, once, and no other worker can work on the conversation until
         this one leaves the session. A repeated request continues an unfinished turn, also one of a killed worker, and
@@ -230,8 +230,8 @@ class Conversation:
             human: The question; None to continue a turn.
             regenerate: Ask for another answer to the turn: an id for this request, such as the click's. Repeating it
                 continues the same answer, or returns it. Views show the new answer once it is finished.
-            instead_of: Ask the question instead of this turn's: it and all that followed leave views once the new
-                question has its answer.
+            instead_of: Id of a turn whose question this one replaces. Once the new question has its answer, views no
+                longer show that turn and all that followed it.
             busy: If another worker holds a turn of the conversation: "raise" raises an error, "wait" waits for it, and
                 "interrupt" asks another turn to stop, and waits. It never stops the same turn, or an answered one.
             wait_seconds: How long to wait at most.
@@ -239,8 +239,8 @@ class Conversation:
         Raises:
             TurnBusyError: A turn of the conversation is being worked on. Nothing was written.
             TurnConflictError: The turn has another question, or with `instead_of` its id is taken. Nothing was written.
-            UnknownMessageError: `human` is None, and the question is not in the log. With `regenerate` or `instead_of`:
-                the turn is not in the log, or not active.
+            UnknownMessageError: `human` is None and the question is not in the log; or the turn that `regenerate` or
+                `instead_of` needs is not in the log or not active.
             MessageRewoundError: The question was rewound.
         """
         check_choice(busy, "raise", "wait", "interrupt", name="busy")
@@ -262,8 +262,9 @@ class Conversation:
     ) -> list[Variant]:
         """Return the variants of a turn: its first answer, other answers, edited questions; by default the newest.
 
-        The first answer, finished or not, then the others in the order in which they were finished, without those that
-        never were. None is active while the turn that stands there is in progress. Three or four commands, rarely six.
+        The first answer comes first, finished or not. The others follow in the order in which they were finished;
+        unfinished ones are left out. While the turn that views show is in progress, no variant is active. Three or four
+        commands, rarely six.
 
         Args:
             turn_id: Id of the turn.
@@ -271,14 +272,14 @@ class Conversation:
             limit: Maximum number of variants, up to 200.
 
         Raises:
-            UnknownMessageError: The log lacks the turn's question.
+            UnknownMessageError: The log does not have the turn's question.
         """
         return await (await self._services()).variants.at(
             self._scope, turn_id, before_number=before_number, limit=limit
         )
 
     async def activate(self, variant: Variant) -> None:
-        """Show a variant in views and listings, with all that followed it, as when it was active last.
+        """Show a variant in views and listings, with everything that followed it when it was last active.
 
         The variant shown until now is hidden, with everything after it. Atomic; a repeated call does nothing, and
         `undo_rewind` undoes it.
@@ -287,8 +288,8 @@ class Conversation:
             variant: One of `variants`.
 
         Raises:
-            InvalidInputError: It is not one of this conversation's.
-            MessageRewoundError: Something else stands at its place, or before it.
+            InvalidInputError: This conversation does not have the variant.
+            MessageRewoundError: Another message was appended in its place, or a message before it was rewound.
         """
         if not isinstance(variant, Variant):
             raise InvalidInputError(
@@ -299,15 +300,14 @@ class Conversation:
         await (await self._services()).activator.activate(self._scope, turn_id, variant_id)
 
     async def stop(self, turn_id: str) -> bool:
-        """Stop a turn, from any worker: what was said so far is its answer. Returns True if it is stopped, for good.
+        """Stop a turn, from any worker; its answer is the text streamed so far. A stop is permanent.
 
-        A worker that holds the turn notices within 2 seconds, and marks it when it leaves, also if it appended an
-        answer meanwhile. Else it is marked at once, with all other answers to it that are unfinished. A stopped turn is
-        finished, and so is its repeated request. Returns False for one that nobody works on and that is over, and for
-        an unknown one.
+        A worker that holds the turn notices within 2 seconds, and marks the turn when it leaves, even if it appended an
+        answer meanwhile. Without such a worker it is marked at once, with all other unfinished answers. A repeated
+        request finds it finished. Returns False if the turn is unknown, or was over and no worker held it; else True.
 
         Args:
-            turn_id: Id of the turn, or of a question that is to replace another one.
+            turn_id: Id of the turn, or of a question that replaces another one.
         """
         entrance = (await self._services()).turn_entrance
         return await entrance.stop(self._scope, check_id(turn_id, name="turn_id"))
@@ -322,24 +322,26 @@ class Conversation:
         message: str = "",
         by: str = "",
     ) -> None:
-        """Record what a person decided about a call that waits, from any worker; then the turn can be entered again.
+        """Record a person's decision about a waiting call, from any worker; then the turn can be entered again.
 
-        The first decision stands: the same again does nothing.
+        The first decision stands. Repeating it does nothing.
 
         Args:
             turn_id: The turn.
-            call: One of the calls that wait, or its `TurnCall.result_id`. ``get_turn(...).waiting_calls`` has them,
-                as `TurnSession` and the `TurnState` of `watch` do; those of another answer, ``get_turn(...).pending``.
+            call: One of the waiting calls, or its `TurnCall.result_id`. ``get_turn(...).waiting_calls`` has them, as
+                `TurnSession` and the `TurnState` of `watch` do. Those of another answer are in
+                ``get_turn(...).pending``.
             verdict: "approve" runs the call, "edit" runs it with `args`, "reject" gives it an error as its result, and
                 "respond" gives it `message` as its result.
-            args: For "edit", the new arguments, values that JSON has.
+            args: For "edit", the new arguments, as JSON values.
             message: For "reject" the reason, for "respond" the text.
-            by: Who decided.
+            by: The person who decided.
 
         Raises:
-            InvalidInputError: The turn has no such call, nobody was asked about it, or its agent waits elsewhere since.
-            DecisionConflictError: Something else was decided before.
-            TurnClosedError: The turn is over, or the user went on with another question.
+            InvalidInputError: The turn has no such call, the call does not wait for a decision, or its agent paused
+                again at another place.
+            DecisionConflictError: Another decision about the call is stored.
+            TurnClosedError: The turn is over, or the user asked another question.
             UnknownMessageError: The turn is not in the log.
         """
         check_id(turn_id, name="turn_id")
@@ -350,8 +352,8 @@ class Conversation:
     async def reserve_source_ids(self, number: int) -> range:
         """Reserve source ids, unique across all processes, for a tool that numbers its own sources.
 
-        The sources then carry them as ``source_id``. Unused ids are never given out again. A tool with numbers of its
-        own may still bring the same ones; wrap it with ``number_sources``. One command. Up to four in a child.
+        The sources then carry them as ``source_id``. Unused ids are never assigned again. Another tool that counts by
+        itself may still return the same numbers; wrap it with ``number_sources``. One command, up to four in a child.
 
         Args:
             number: Number of ids, 1 to 1,000.
@@ -367,12 +369,12 @@ class Conversation:
     def child(self, id_: str, call_id: str | None = None, /) -> Conversation:
         """Return the handle of a sub-agent's conversation below this one; no I/O.
 
-        It is named by the call that the sub-agent answers, or by its own name. It has its own log, views and turns. It
-        is in no listing but `children`, and is deleted, pruned and exported with this conversation. A child can have
+        It is identified by the call that the sub-agent answers, or by a name. It has its own log, views and turns.
+        Only `children` lists it, and it is deleted, pruned and exported with this conversation. A child can have
         children, up to eight levels. Its sources have numbers of the outermost conversation, which reads them back.
 
         Args:
-            id_: Id of the AI message with the call; or the name of an agent that is called once, such as a node.
+            id_: Id of the AI message with the call; or a name, for an agent that is called once, such as a node.
             call_id: Id of the call; None for a name.
 
         Raises:
@@ -394,13 +396,14 @@ class Conversation:
 
         Old tool results are stubs; the current turn is complete. The same log, policy and stored record, which says
         where the policy's views begin, give the same messages. Time and bytes do not grow with the conversation. It
-        takes one round trip if it is cached, else two, and one more for large results of this turn from elsewhere.
+        takes one round trip if the conversation is cached, else two. Large results of this turn that another process
+        wrote take one more.
 
         Args:
             policy: Limits of the view; None for the store's.
 
         Raises:
-            InvalidInputError: Not a policy, or one that summarises (``before_load``) and the store has no summarizer.
+            InvalidInputError: `policy` is not a policy, or summarises on load and the store has no summarizer.
             CorruptDocumentError: A stored document is damaged; the error names it.
             StoreUnavailableError: The server did not answer.
         """
@@ -417,7 +420,7 @@ class Conversation:
         return history
 
     async def compact(self, *, force: bool = False) -> Compaction:
-        """Summarise old turns now, if the summarizer's rule says that it is time, or if views show them no more.
+        """Summarise old turns now, if the summarizer's rule says that it is time, or if views do not show them.
 
         Views then show the summary in place of the messages from its first to its last ordinal. The messages stay in
         the log, and `expand_summary` returns them. Each of them was shown to the summarizer as views show it, or is
@@ -463,7 +466,7 @@ class Conversation:
         number of messages removed; 0 if this one was already rewound, so a failed call can be retried as it is. Atomic;
         seven commands, or more after earlier rewinds.
 
-        A `LogItem` leaves `items` with the message that it follows. The id of one removes it, and all that follows it.
+        A `LogItem` is removed with the message that it follows. Its own id removes it, and everything after it.
 
         Args:
             before_id: Id of the first message, or item, to remove.
@@ -477,8 +480,8 @@ class Conversation:
     async def undo_rewind(self, *, before_id: str | None = None) -> int:
         """Undo the last rewind: views and listings are restored to their state before it.
 
-        Messages appended since are removed from them and stay in the log. Returns the number of messages restored; 0 if
-        there is no rewind. Further calls undo earlier rewinds.
+        Messages appended since are removed from them and stay in the log. Returns the number of messages restored; 0
+        without a rewind to undo. Further calls undo earlier rewinds.
 
         Args:
             before_id: Id of a message that the last rewind removed, such as the one passed to `rewind`. If it is
@@ -496,14 +499,14 @@ class Conversation:
     async def fork(
         self, *, before_id: str | None = None, key: str, new_scope: dict[str, str]
     ) -> Conversation:
-        """Return another conversation that begins with the same messages, whose views are the same up to there.
+        """Copy the conversation up to a message into another one, whose views are the same up to there; return it.
 
         Messages, their annotations, sources and summaries are copied, so either one can be deleted without the other.
-        Rewound messages before the place are copied with the log; title, metadata, state and sub-agents' conversations
+        Rewound messages before that message are copied, too. Title, metadata, state and the conversations of sub-agents
         with their sources are not. The fork appears whole or not at all. 10,000 messages take about half a second.
 
         Args:
-            before_id: Id of the first message that the fork does not have; None for all.
+            before_id: Id of the first message that is not copied; None to copy all.
             key: Id of the request. Repeated with the same arguments, it returns the same fork and writes nothing.
             new_scope: The scope of the fork, with all keys. Check that the user may write there.
 
@@ -512,7 +515,7 @@ class Conversation:
             MessageRewoundError: The message was rewound.
             ForkRefusedError: The new scope has another conversation, or `before_id` is None and the last turn is in
                 progress.
-            InvalidScopeError: The new scope is no whole scope of the store.
+            InvalidScopeError: The new scope does not have exactly the keys of the store's scope, or a value is invalid.
         """
         fork: Conversation = self.store.conversation(**as_scope(new_scope))
         await (await self._services()).forker.fork(
@@ -537,17 +540,17 @@ class Conversation:
     async def delete(self) -> ErasureReceipt:
         """Delete this conversation permanently with everything in it. The scope is then a new, empty conversation.
 
-        It also discards appends in flight, and those of a process within 10 seconds that has not learnt of it: they
-        return a receipt, and the process logs and counts them when it does. Nothing happens if there is no
-        conversation. A failed or killed call can be retried as it is. Returns a receipt of the removed data.
+        It also discards appends in flight, and appends within the next 10 seconds by a process that has not learnt of
+        the deletion yet. Those return a receipt; their process logs and counts the loss once it learns of it. A failed
+        or killed call can be retried as it is. Returns a receipt of the removed data.
         """
         return await (await self._services()).retention.delete(self._scope)
 
     async def find_shown_sources(self, texts: Sequence[str]) -> list[int | None]:
         """Return the id of the source that first showed each text; None for texts not among the newest 200.
 
-        At least the newest of the last 60 appends are known. With it, a tool can say "already shown as [4]".
-        No command if the conversation is cached.
+        At least the newest of the last 60 appends are known. With it, a tool can say "already shown as [4]". It takes
+        no command if the conversation is cached.
 
         Args:
             texts: Texts of sources, as the tool returned them.
@@ -567,7 +570,7 @@ class Conversation:
         policy: HistoryPolicy | None = None,
         reasons_before: int | None = None,
     ) -> PastView:
-        """Return a view as it was, to see what a model got and why. Nothing is written.
+        """Return a view as it was at an earlier time, to see what a model got and why. Nothing is written.
 
         A stamp gives exactly the view that it was taken from: `match` is "exact", or "differs" with the reason. A
         message or an ordinal gives the view directly after the entry that contains it, with the summary of that time.
@@ -606,7 +609,7 @@ class Conversation:
             version: `Summary.version`.
 
         Raises:
-            InvalidInputError: There is no such summary.
+            InvalidInputError: The conversation has no summary of this version.
         """
         return await (await self._services()).summaries.expand(self._scope, version)
 
@@ -645,9 +648,9 @@ class Conversation:
     ) -> AsyncGenerator[StoredItem, None]:
         """Iterate over the items that were appended as `LogItem`, in the order of the log, with equal data.
 
-        A rewind removes an item, and its undoing brings it back, with the message that it follows. Two commands, and
-        one more for each append with large items. Only the appends that `after` and `before` select are read: of a page
-        of `list_messages`, its first ordinal and the next page's.
+        A rewind removes an item with the message that it follows, and an undo restores both. Only the appends that
+        `after` and `before` select are read. For a page of `list_messages`, pass its first ordinal and the next page's.
+        Two commands, and one more for each append with large items.
 
         Args:
             kind: Only items of this kind; None for all.
@@ -686,8 +689,8 @@ class Conversation:
             before: Only turns that begin before this ordinal.
             limit: Maximum number of turns; None for all.
             newest_first: Reverse the order and read from the end.
-            rewound: Also rewound turns, and rewound messages of others, such as other answers; `turn.rewound` names
-                them. They may stand anywhere after their question, so in order all that follows `after` is read first.
+            rewound: Also rewound turns, and rewound messages of other turns, such as other answers; `turn.rewound`
+                names them. Without `newest_first`, the log after `after` is then read to its end first.
         """
         check_flags(newest_first=newest_first, rewound=rewound)
         read = (await self._services()).turns.read
@@ -704,7 +707,7 @@ class Conversation:
                 yield turn
 
     async def outline(self, *, before: int | None = None, limit: int = 100) -> list[TurnOutline]:
-        """Return the last turns without their messages, oldest first: sizes, dates, and stamps of what the model saw.
+        """Return the last turns without their messages, oldest first: sizes, dates, and stamps of their views.
 
         Args:
             before: Only turns that begin before this ordinal.
@@ -713,14 +716,14 @@ class Conversation:
         return await (await self._services()).turns.outline(self._scope, before=before, limit=limit)
 
     async def last_policy(self) -> HistoryPolicy | None:
-        """Return the policy of the newest stamp in the last 50 turns, which the application loads views with.
+        """Return the policy of the newest readable stamp in the last 50 turns, else None.
 
-        None without a stamp that this version can read.
+        The application loads its views with this policy.
         """
         return await (await self._services()).turns.last_policy(self._scope)
 
     async def get_turn(self, turn_id: str) -> Turn | None:
-        """Return the turn whose first message has this id, None if missing or rewound.
+        """Return the turn whose first message has this id; None if it is missing or rewound.
 
         Six to nine commands, and up to three more in a process that does not know the conversation.
 
@@ -749,7 +752,7 @@ class Conversation:
 
         To scroll back, pass the lowest ordinal of the page as `before`; to scroll forward, the highest as `after`.
         Three commands, up to four more if the page does not begin with a question, and one with `rewound`. With `full`,
-        one more for 2 million characters of large results, else for each append with a large question or answer.
+        one more for 2 million characters of large results; else one for each append with a large question or answer.
 
         Args:
             before: Only messages with a lower ordinal, the nearest ones.
@@ -778,9 +781,10 @@ class Conversation:
     ) -> AsyncGenerator[ConversationUpdate]:
         """Follow a conversation: new messages, rewinds, and the state of the last turn with its draft.
 
-        The first update comes at once, the others within a second on a replica set, by one change stream for the store,
-        and within two elsewhere. It goes on until the caller leaves: use ``contextlib.aclosing``. After an error, call
-        it again with the last ordinal. Five commands for an append, three for a draft.
+        The first update comes at once; later ones come within a second on a replica set, by one change stream for the
+        whole store, and within two elsewhere. The iteration goes on until the caller leaves it: use
+        ``contextlib.aclosing``. After an error, call it again with the last ordinal. Five commands for an append,
+        three for a draft.
 
         Args:
             after: Ordinal of the last message that the caller has; None to begin with the newest `limit` messages.
@@ -806,14 +810,14 @@ class Conversation:
         before: int | None = None,
         after: int | None = None,
     ) -> list[SearchHit]:
-        """Return the messages that match some words best, best first.
+        """Return the messages that best match a query, the best one first.
 
-        Searches texts, calls, results and sources of every active message, also those outside views, in any form of the
-        words. Results of the retrieval tool are copies and left out. Three commands in two round trips, and one more
-        for each append with large results among the hits.
+        It searches texts, calls, results and sources of every active message, also those outside views, in any form of
+        the words. Results of the retrieval tool are copies and left out. Three commands in two round trips, and one
+        more for each append with large results among the hits.
 
         Args:
-            text: The words; of the first 4,096 characters, the 64 rarest words count.
+            text: The query. Its first 4,096 characters are read, and the 64 rarest words of them count.
             limit: Maximum number, up to 200.
             types: Only messages of these types, such as ``["human", "ai"]``; None for all.
             before: Only messages with a lower ordinal.
@@ -833,7 +837,7 @@ class Conversation:
         return await (await self._services()).annotator.get(self._scope, ids)
 
     async def info(self) -> ConversationInfo:
-        """Return title, metadata, dates and exact counts; for an empty scope, zeros and no dates."""
+        """Return title, metadata, dates and exact counts; for an empty scope, zeros and dates that are None."""
         return await (await self._services()).catalog.info(self._scope)
 
     async def get_sources(
@@ -866,12 +870,14 @@ class Conversation:
         return await (await self._services()).pager.sources(self._scope, request)
 
     async def citations(self, message: BaseMessage | str) -> list[Citation]:
-        """Return the sources that a message cites, each with its place in ``message.text``.
+        """Return the sources that a message cites, each with its position in ``message.text``.
+
+        Numbers such as ``[17]`` outside of code count, and citations that OpenAI, Anthropic or Gemini attached. A
+        number is a source id of the log, or a number of its own that a result of the turn shows, such as an imported
+        one. Three commands, four for an id, two more for such results.
 
         Args:
-            message: A message, or the id of one. Numbers such as ``[17]`` outside of code count, and citations that
-                OpenAI, Anthropic or Gemini attached. Numbers are those of the log, or those that a result of the turn
-                counts by itself, such as an imported one. Three commands, four for an id, two more for such results.
+            message: A message, or the id of one.
         """
         services = await self._services()
         return await read_citations(services.records, services.pager, self._scope, message)
@@ -879,11 +885,11 @@ class Conversation:
     def retrieve_previous_sources_tool(
         self, *, page_tokens: int = PAGE_TOKENS, artifact: bool = False
     ) -> AgentTool:
-        """Return the tool that reads full content back, bound to this conversation, for registration with an agent.
+        """Return the tool by which an agent reads full content back, bound to this conversation.
 
         Args:
             page_tokens: Size of a page in tokens, 100 to 16,000.
-            artifact: Show the model the rest of artifacts, too. By default it reads sources and content of a result.
+            artifact: Also show the model the rest of artifacts. By default it reads sources and content of a result.
         """
         from convstore.tools.retrieval import make_retrieval_tool  # noqa: PLC0415 - LangChain's tools load slowly
 

@@ -1,4 +1,4 @@
-"""Share one store's services among its conversations, tools and integrations, beneath the public API."""
+"""The services of one store, shared by its conversations, tools and integrations."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ _ENOUGH = 50
 
 
 def _call_of(child: ConversationInfo) -> str:
-    """Return the `result_id` of the call that a sub-agent answers; another text if it has a name."""
+    """Return the `result_id` of the call that a sub-agent answers, or the name of a sub-agent that has one."""
     ids = child_ids(child.scope)
     return result_id(ids[0], ids[1]) if len(ids) > 1 else ids[0]
 
 
 class Host:
-    """The services of one store, and the way to them for sync callers.
+    """The services of one store, for async callers and for sync ones.
 
     Attributes:
         store: The store; `Conversation.store` returns it.
         codec: Encodes and decodes values, with the types registered by `register_artifact_type`.
         source_extractors: The functions passed to `register_source_extractor`, by tool name.
         twin: A second store for sync callers; None if the client belongs to the caller.
-        driver: Its database, with the driver.
-        schema: Knows whether this version may use the database.
-        observer: Sees the operations of the store; None if nothing does.
+        driver: The database, with its driver.
+        schema: Checks that this version may use the database.
+        observer: Observer of the store's operations; None without one.
         is_closed: True once the store was closed.
-        logged_tools: Tools whose sources are not numbered, which was logged, each with the names in `number_sources`.
+        logged_tools: Tools for which a warning about their sources was logged, each with the names in `number_sources`.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class Host:
     async def services(self) -> Services:
         """Return the services after checking that this version may use the database.
 
-        One command the first time and then every 10 seconds, however many calls there are.
-        Once a minute it also begins to sweep remnants of deleted conversations in the background.
+        The check takes one command the first time and then at most every 10 seconds. Once a minute this also starts a
+        background sweep that removes remnants of deleted conversations.
         """
         self.check_open()
         await self.schema.check()
@@ -97,13 +97,15 @@ class Host:
         return self._services
 
     def observe(self, observer: Observer) -> None:
-        """Let an observer see all operations of the store, and those of a twin that is made later.
+        """Report all operations of the store to an observer, and those of a twin that is made later.
 
         Raises:
-            InvalidInputError: The store has an observer.
+            InvalidInputError: The store has an observer already.
         """
         if self.observer is not None:
-            raise InvalidInputError("this store is observed already; observe each store once")
+            raise InvalidInputError(
+                "this store has an observer already; pass one observer for each store"
+            )
         self.observer = observer
         observe(self._services, observer)
 
@@ -132,14 +134,14 @@ class Host:
         return self.twin.run(work)
 
     async def conversation_id(self, scope: Mapping[str, str]) -> str:
-        """Return the id of a conversation, "" if there is none. No command if this process knows it, else one."""
+        """Return the id of a scope's conversation, "" without one. One command, or zero if it is cached."""
         found = await (await self.services()).reader.find(tuple(scope.items()))
         return found.conversation if found else ""
 
     async def titled(self, conversations: Sequence[_Named]) -> list[_Named]:
-        """Return conversations in which the first question stands for a missing title. At most one command.
+        """Return conversations, each titled by its first question if it has no title. At most one command.
 
-        The question may have been rewound since. A conversation that begins with an answer has no question.
+        The question may have been rewound since. A conversation that begins with an answer stays without a title.
         """
         nameless = [info.conversation_id for info in conversations if not info.title]
         questions = await (await self.services()).catalog.first_questions(nameless)
@@ -150,12 +152,13 @@ class Host:
         return found
 
     async def rows(self, conversations: Sequence[ConversationInfo]) -> list[ListRow]:
-        """Return conversations as rows of a list, with their ends and if they are rated down.
+        """Return conversations as rows of a list, with the state of their last turns and their ratings.
 
-        Two commands for a thousand say which were rated down, and which of the imported ones were tried since. If the
-        turn is open, two or three more, or about seven if a worker or a person has to do with it; 16 conversations at a
-        time. A turn that broke off during calls of sub-agents waits if they do: their ends are read, too. The end of
-        one that is damaged, or was written by a newer version, is empty.
+        Two commands for a thousand conversations find those that were rated down and the imported ones that a run has
+        tried to continue. An open turn takes two or three more, or about seven if a worker holds it or a person has to
+        decide; 16 conversations are read at a time. A turn that broke off during calls of sub-agents is shown as
+        waiting if those sub-agents wait, so their rows are read, too. If a conversation with an open turn is damaged,
+        or was written by a newer version, its state is empty.
         """
         services = await self.services()
         rated = await services.annotator.rated_down(
@@ -179,7 +182,7 @@ class Host:
         return await in_parallel(row, conversations, limit=_ENDS_AT_ONCE)
 
     async def _waiting_below(self, info: ConversationInfo, end: ConversationEnd) -> ConversationEnd:
-        """Return the end of a conversation whose calls are open: it waits if the sub-agents of all of them do."""
+        """Return the end of a conversation with open calls: "waiting" if the sub-agents of all these calls wait."""
         children = await self.store.conversation(**info.scope).children()
         below = [child for child in children if _call_of(child) in end.open_calls]
         rows = await self.rows(below) if len(below) == len(end.open_calls) else []
@@ -195,9 +198,9 @@ class Host:
         cursor: str | None = None,
         wanted: Callable[[ListRow], bool] | None = None,
     ) -> tuple[list[ListRow], str | None]:
-        """Return the newest 1,000 conversations with scope values as rows, and the cursor of those before them.
+        """Return the newest 1,000 conversations with these scope values as rows, and a cursor for older ones.
 
-        With `wanted` also those before, until 50 of all are wanted, and at most 10,000.
+        With `wanted`, further pages are read until it is true for 50 rows, or 10,000 rows were read.
         """
         found = list[ListRow]()
         for _ in range(_MOST_PAGES if wanted else 1):
@@ -211,13 +214,13 @@ class Host:
         return found, cursor
 
     async def seal(self, scope: Mapping[str, str]) -> None:
-        """Index all of a conversation for searches now, unless the store has no index. About five commands."""
+        """Add the whole conversation to the search index now, if the store has one. About five commands."""
         sealer = (await self.services()).sealer
         if sealer.is_on:
             await sealer.seal(tuple(scope.items()))
 
     async def shard_key_indexes(self, *, create: bool) -> list[str]:
-        """Create the indexes by which collections can be sharded, if asked to; return the collections without one."""
+        """With `create`, add the indexes that sharding needs. Return the names of collections without such an index."""
         migrator = Migrator(self.driver, scope_keys=self.store.scope_keys)
         return await (migrator.add_shard_keys() if create else migrator.missing_shard_keys())
 
@@ -234,7 +237,7 @@ def host_of(handle: Any) -> Host:
 
 
 def both_ways(store: Any, work: Callable[[Any, Any], Coroutine[Any, Any, Any]]) -> BothWays:
-    """Return a function for async callers, on the store, and one for sync callers, on its twin."""
+    """Return `work` as two functions of a request: one for async callers, and one for sync callers on the twin."""
     return lambda request: work(store, request), lambda request: host_of(store).run_sync(
         lambda twin: work(twin, request)
     )

@@ -1,6 +1,6 @@
-"""The whole log of one conversation, as exports and imports read it.
+"""The whole log of one conversation, for exports and imports.
 
-It also shows what views leave out: rewound messages, entries, source ids.
+Unlike a view, it includes rewound messages, the entries and the source ids.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ _PAGE = 200
 """Messages whose annotations are read with one command."""
 
 _WHOLE: Mapping[str, int] = {}
-"""Projection of entries with all their facts, and the look-up values of those that this version does not know."""
+"""Projection that reads entries with all their facts, and the look-up values of facts unknown to this version."""
 
 
 class ConversationLog:
-    """Reads the log of one conversation, and writes what an import brings.
+    """Reads the log of one conversation for an export, and appends the messages and changes of an import.
 
-    After `look`, each write directly follows what was looked at, or written last: else it raises TailMoved.
+    After `look`, each write must directly follow the entry that was read or written last. It raises TailMoved if
+    another writer appended meanwhile.
     """
 
     def __init__(self, host: Host, scope: Scope) -> None:
@@ -59,30 +60,30 @@ class ConversationLog:
         self._end: Totals | None = None
 
     async def look(self) -> Totals | None:
-        """Return what `snapshot` does; writes follow it."""
+        """Return the totals of the last entry, like `snapshot`, and let the next write follow that entry."""
         end = await self.snapshot()
         self._end = end or Totals()
         return end
 
     async def has_moved(self) -> bool:
-        """Return True if another writer appended since this looked or wrote."""
+        """Return True if another writer appended since the last `look` or write."""
         return not Condition(self._end).follows(await self.snapshot() or Totals())
 
     async def snapshot(self) -> Totals | None:
-        """Return the totals of the last entry; None if there is no conversation."""
+        """Return the totals of the last entry; None for an empty scope."""
         reader = (await self._services()).reader
         cached = await reader.find(self._scope)
         return None if cached is None else await reader.tail(cached)
 
     async def refresh_head(self) -> None:
-        """Let the head name the last entry, so that `verify` finds a log that lost its end."""
+        """Store the number of the last entry in the head, so that `verify` detects a log that lost its end."""
         services, cached = await self._found()
         await services.refresher.refresh(cached, await services.reader.tail(cached))
 
     async def read(self, snapshot: Totals, changes: LogChanges) -> AsyncGenerator[RecordItem, None]:
-        """Iterate over the messages up to an entry, whose totals are given, in order and in batches.
+        """Iterate over the messages up to the end of a snapshot, in order and in batches.
 
-        `changes` get what entries did besides.
+        The other changes that the entries made are added to `changes`.
 
         Raises:
             ConversationDeletedError: The conversation was deleted meanwhile.
@@ -107,9 +108,10 @@ class ConversationLog:
             yield item
 
     async def skim(self) -> AsyncGenerator[StoredMessage, None]:
-        """Iterate over calls, results and rewound answers as `list_messages` shows them, without their other columns.
+        """Iterate over messages with calls, tool results and rewound messages, in the form of `list_messages`.
 
-        Large results are not read. About four commands, and one more for each hundred entries.
+        Only some fields of `StoredMessage` are set, and large results are not read. About four commands, and one more
+        for each hundred entries.
 
         Raises:
             ConversationDeletedError: The conversation was deleted meanwhile.
@@ -143,7 +145,7 @@ class ConversationLog:
                     )
 
     async def rewound(self, snapshot: Totals) -> Sequence[Pair]:
-        """Return the ranges of messages that are rewound as of an entry, whose totals are given.
+        """Return the ranges of messages that are rewound as of a snapshot.
 
         Raises:
             ConversationDeletedError: The conversation was deleted meanwhile.
@@ -154,14 +156,14 @@ class ConversationLog:
         return log.active.gaps(snapshot.messages)
 
     async def items(self) -> AsyncGenerator[StoredItem, None]:
-        """Iterate over the items that are no messages, also those of rewound messages."""
+        """Iterate over all items of the log that were appended as `LogItem`, including those of rewound messages."""
         reader = (await self._services()).reader
         async with aclosing(items_of_all_messages(reader, self._scope)) as items:
             async for item in items:
                 yield item
 
     async def changes(self, snapshot: Totals) -> list[LogChange]:
-        """Return what entries did besides appending messages, up to one whose totals are given, in order."""
+        """Return the changes that entries up to a snapshot made besides appending messages, in order."""
         services, _ = await self._found()
         changes = LogChanges(services.reader.codec)
         reading = services.reader.walk(self._scope, snapshot, fields=_WHOLE)
@@ -171,7 +173,7 @@ class ConversationLog:
         return changes.found
 
     async def make_change(self, change: LogChange) -> None:
-        """Make a change of an archive that came without messages.
+        """Apply a change of an archive that has no messages.
 
         Raises:
             TailMoved: Another writer appended meanwhile.
@@ -230,15 +232,21 @@ class ConversationLog:
         columns: Mapping[str, Columns] | None = None,
         facts: Sequence[LogChange] = (),
     ) -> Receipt:
-        """Append messages of an archive, as `Conversation.append` does; taken source ids are replaced.
+        """Append messages of an archive like `Conversation.append`; source ids that are taken are replaced.
 
-        In a child, sources get these numbers if they are free; elsewhere those that `reserve_sources` leaves. The entry
-        has the event of a change, and belongs to its variant, if that was begun. `columns` are those of messages, by
-        their ids. `facts` are those of its entry.
+        Args:
+            messages: The messages of one entry.
+            numbers: In a child, numbers for sources that are used if they are free. Elsewhere sources get the next
+                numbers after `reserve_sources`.
+            stamp: Stamp of the view that the first AI message answers.
+            change: An event of the same entry. If it names a variant that was begun, the entry belongs to the variant.
+            items: Items of the same entry.
+            columns: Columns of messages, by message id.
+            facts: Facts of the entry.
 
         Raises:
             InvalidInputError: A fact is damaged.
-            TailMoved: Another writer appended meanwhile, or the log has all of this.
+            TailMoved: Another writer appended meanwhile, or the log already has all of these messages.
         """
         services = await self._services()
         own = numbers if PATH in dict(self._scope) else ()
@@ -265,7 +273,7 @@ class ConversationLog:
     async def _condition_and_event(
         self, change: LogChange | None
     ) -> tuple[Condition, TurnEvent | None]:
-        """Return the condition and event of an entry; no event without a change, and for a variant that is finished."""
+        """Return the condition and event of an entry; the event is None without a change or in a finished variant."""
         condition = Condition(self._end)
         if change is None:
             return condition, None
@@ -283,7 +291,7 @@ class ConversationLog:
         return Condition(found.tail, branch=ending), branch.records(event)
 
     async def reserve_sources(self, through: int) -> None:
-        """Reserve the source ids up to a number, unless they are in use; a child has none of its own."""
+        """Reserve the source ids up to a number that are not in use yet; does nothing in a child."""
         end = self._end or Totals()
         missing = through - end.sources_through
         if missing > 0 and PATH not in dict(self._scope):
@@ -338,7 +346,7 @@ class ConversationLog:
 
 
 def check_fact(fact: LogChange, codec: Codec, *, before: int) -> None:
-    """Raise an InvalidInputError for a fact that no entry can have which follows so many messages."""
+    """Raise an InvalidInputError if a fact is invalid in an entry that follows `before` messages."""
     facts = restored_facts([fact], codec)
     entry = Entry(before + 1, fact.at, (), Totals(messages=before), facts=facts)
     for kind, value in each(facts):
@@ -347,20 +355,20 @@ def check_fact(fact: LogChange, codec: Codec, *, before: int) -> None:
 
 
 def renumbered_fact(fact: LogChange, codec: Codec, place: Callable[[int], int]) -> LogChange:
-    """Return a fact of an archive for a log that lacks some of its messages, in which `place` returns positions."""
+    """Return a fact of an archive with the ordinals of another log; `place` maps old ordinals to new ones."""
     kind = kind_named(fact.name)
     value = kind.renumbered(kind.restored(codec.decode(fact.values)), place)
     return fact._replace(values=codec.encode(kind.archived(value)))
 
 
 def restored_facts(facts: Sequence[LogChange], codec: Codec) -> Facts:
-    """Return the facts that an archive has of one entry; an InvalidInputError if one cannot be read."""
+    """Decode the facts that an archive has of one entry; raise an InvalidInputError if one cannot be read."""
     restored = dict[str, Any]()
     for fact in facts:
         kind = kind_named(fact.name)
         try:
             if not kind.is_archived:
-                raise ValueError("an archive has facts of this kind in a form of their own")
+                raise ValueError("an archive stores facts of this kind in another form")
             restored[fact.name] = kind.restored(codec.decode(fact.values))
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise InvalidInputError(

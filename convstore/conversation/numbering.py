@@ -1,4 +1,4 @@
-"""Number the sources in results of tools before a model sees them; a step of the middleware, of nodes, of a session."""
+"""Number the sources in tool results before a model sees them; sessions, nodes and the middleware use it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _UNKNOWN_PASSAGES = (
 
 
 class Unnumbered(NamedTuple):
-    """A result whose sources have no numbers of the conversation yet, and where these are written."""
+    """A result whose sources need numbers of the conversation, and a plan where the text shows them."""
 
     message: ToolMessage
     found: FoundSources
@@ -56,12 +56,12 @@ class Unnumbered(NamedTuple):
 
 
 class ResultNumbering:
-    """Numbers the results of an agent's tools.
+    """Numbers the sources in results of an agent's tools.
 
-    By default a result is numbered that says that it holds sources, or whose tool counts them by marks of its own.
+    By default, it numbers a result that declares its sources, or whose tool counts them by marks of its own.
 
     Attributes:
-        names: Names of tools whose sources are numbered in any case; None for the default, () for no numbers at all.
+        names: Names of tools whose sources are always numbered; None for the default, empty to number no result.
     """
 
     def __init__(self, tools: Collection[Any] | None) -> None:
@@ -69,7 +69,7 @@ class ResultNumbering:
         self._without_results = set(self.names or ())
 
     def check(self, tools: Iterable[Any]) -> None:
-        """Raise an InvalidInputError if one of the `names` is not that of a tool of the agent."""
+        """Raise an InvalidInputError if the agent has no tool for one of the `names`."""
         if not self.names:
             return
         known = set(map(_name_in_request, tools))
@@ -80,7 +80,7 @@ class ResultNumbering:
             )
 
     def with_split_lists(self, tool: Any, name: str) -> Any | None:
-        """Return the tool of a call that keeps a list of sources as its artifact; None if it stays as it is."""
+        """Return a tool that also keeps its list of sources as the artifact; None if the tool needs no change."""
         from convstore.tools.numbering import with_split_lists  # noqa: PLC0415 - LangChain's tools load slowly
 
         if tool is None or not self._is_on:
@@ -95,16 +95,16 @@ class ResultNumbering:
         tools: Mapping[str, str],
         may_be_logged: bool = False,
     ) -> dict[int, ToolMessage]:
-        """Return the results that get numbers, by the id of the object that each replaces.
+        """Return the results that get numbers, by the `id()` of the object that each replaces.
 
-        One command for each of them, none if there are none.
+        One command for each of them.
 
         Args:
             chat: The conversation.
             results: Results that no model has seen.
             tools: Names of tools by the ids of their calls, for results that do not name their tool.
-            may_be_logged: True if the log may have the results already, with their numbers, which are taken then. One
-                command more.
+            may_be_logged: True if the log may have the results already. Then the stored results with their numbers are
+                used, for one command more.
         """
         numbered = dict[int, ToolMessage]()
         wanted = list[tuple[ToolMessage, Unnumbered]]()
@@ -125,10 +125,10 @@ class ResultNumbering:
         return numbered
 
     async def find(self, chat: Any, message: ToolMessage, *, tool: str = "") -> Unnumbered | None:
-        """Return what a result needs to be numbered; None for one that is left as it is. No command.
+        """Return a result with its sources and a plan to number them; None if it stays as it is. No command.
 
-        Tools whose lists may be sources, and those whose own marks are not the numbers in the log, are logged once
-        for these `names`, with those for which no result has come: one of them may be misspelt.
+        A warning is logged once about a tool whose lists may be sources, or whose own marks differ from the numbers in
+        the log. It also lists the `names` that no result has had yet, because one of them may be misspelt.
         """
         find = partial(self._find, chat, message, tool)
         return await run_in_thread_if_long(find, characters=characters_in([message]))
@@ -155,7 +155,7 @@ class ResultNumbering:
         return None
 
     def _log_once(self, host: Host, tool: str, text: str) -> None:
-        """Log that the results of a tool are not numbered, with the names given for which no result has come."""
+        """Log once that the results of a tool are not numbered, with the `names` that no result has had yet."""
         if (tool, self.names) in host.logged_tools:
             return
         host.logged_tools.add((tool, self.names))
@@ -171,7 +171,7 @@ class ResultNumbering:
 
 
 def _names_of(tools: Collection[Any]) -> frozenset[str]:
-    """Return the names of tools that are given by their names, by themselves or as functions."""
+    """Return the names of tools, each given as a name, a tool or a function."""
     is_collection = isinstance(tools, Iterable) and not isinstance(tools, str)
     names: list[Any] = [_name_of(tool) for tool in tools] if is_collection else [None]
     if not all(isinstance(name, str) for name in names):
@@ -183,12 +183,12 @@ def _names_of(tools: Collection[Any]) -> frozenset[str]:
 
 
 def _name_of(tool: Any) -> Any:
-    """Return the name of a tool; of a function that which LangChain gives its tool; any other value as it is."""
+    """Return the name of a tool, or the name that LangChain gives to a function's tool; other values as they are."""
     return getattr(tool, "name", None) or getattr(tool, "__name__", tool)
 
 
 def _name_in_request(tool: Any) -> str:
-    """Return the name of a tool that an agent offers its model, also of one that a provider runs."""
+    """Return the name of a tool in a request to a model: a tool, a schema, or a tool that the provider runs."""
     if not isinstance(tool, dict):
         return str(getattr(tool, "name", ""))
     function = tool.get("function")
@@ -197,7 +197,7 @@ def _name_in_request(tool: Any) -> str:
 
 
 def _is_documents_as_text(message: ToolMessage) -> bool:
-    """Return True if a graph wrote a list of LangChain's documents as text, because its tool returned no artifact."""
+    """Return True if a result is the text of a Python list of LangChain documents, and its tool has no artifact."""
     content = message.content
     return (
         message.artifact is None and isinstance(content, str) and content.startswith("[Document(")
@@ -209,7 +209,7 @@ def _wants_numbers(message: ToolMessage, found: FoundSources, plan: NumberingPla
 
 
 def _as_returned(message: ToolMessage) -> ToolMessage:
-    """Return the result of a tool that returned a list of sources, with the numbers that the tool gave them."""
+    """Return a result whose tool returned a list of sources, with the numbers that the tool assigned."""
     found = sources_in(message, {})
     numbers = [source.kept_id for source in found.items]
     kept = [number for number in numbers if number is not None]
@@ -221,7 +221,7 @@ def _as_returned(message: ToolMessage) -> ToolMessage:
 async def _logged(
     chat: Any, wanted: Sequence[tuple[ToolMessage, Unnumbered]]
 ) -> dict[str, ToolMessage]:
-    """Return the results that the log has, as it has them, by id."""
+    """Return the results that the log already has, with their stored content and artifact, by message id."""
     messages = {str(message.id): message for message, _ in wanted}
     records = await chat.get_tool_messages(list(messages))
     return {
@@ -233,7 +233,7 @@ async def _logged(
 
 
 async def _numbered(chat: Any, unnumbered: Unnumbered, *, is_whole: bool) -> ToolMessage:
-    """Return a result with numbers that are reserved for it."""
+    """Reserve numbers for the sources of a result and return the result with them."""
     message, found, plan = unnumbered
     texts = [source.text for source in found.items]
     numbers = await chat.reserve_source_ids(len(texts))
@@ -244,7 +244,7 @@ async def _numbered(chat: Any, unnumbered: Unnumbered, *, is_whole: bool) -> Too
 
 
 def _counts_unknown_passages(message: ToolMessage, tool: str) -> bool:
-    """Return True if a text counts passages that the log does not have as sources, unless they were read back."""
+    """Return True if a result counts passages that are not sources; False for errors and the retrieval tool."""
     is_read_back = tool == RETRIEVAL_TOOL
     if message.status == "error" or is_read_back:
         return False
@@ -254,7 +254,7 @@ def _counts_unknown_passages(message: ToolMessage, tool: str) -> bool:
 def _found(
     message: ToolMessage, name: str, extractors: Mapping[str, SourceExtractor]
 ) -> FoundSources:
-    """Return the sources that an append of a result would find under the name of its tool."""
+    """Return the sources that an append would find in a result of the tool with this name."""
     if name == RETRIEVAL_TOOL:
         return FoundSources()
     is_named = message.name == name

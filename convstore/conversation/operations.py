@@ -1,6 +1,7 @@
-"""The operations of a store that an observer sees, each at the one method that all ways to it pass.
+"""The operations of a store that an observer sees, such as appends and searches.
 
-Those of turns, agents and tools are among them. A store without an observer calls the methods themselves.
+An observer wraps the one service method that every path to an operation calls, including those of turns, agents and
+tools. A store without an observer calls the methods directly.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ Work = Callable[..., Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One way to an operation.
+    """A service method that performs an operation.
 
     Attributes:
         name: Name of the operation.
-        service: The service of `Services` that does it.
-        method: The method.
-        counts: Returns what a result says at no cost: counts and outcomes, never content.
+        service: Name of the service in `Services`.
+        method: Name of the method.
+        counts: Returns counts and outcomes of a result that need no further work; never content.
         has_scope: True if the first argument is the scope of one conversation.
     """
 
@@ -36,10 +37,10 @@ class Operation:
 
 
 class Observer(Protocol):
-    """Sees the operations of stores."""
+    """Observes the operations of stores."""
 
     def observed(self, operation: Operation, work: Work, id_of: Callable[[Any], str]) -> Work:
-        """Return the method to call instead of one; `id_of` returns the id of a scope's conversation, if cached."""
+        """Return a method that wraps `work`; `id_of` returns the id of a scope's conversation if cached, else ""."""
         ...
 
     def discarded(self, messages: int) -> None:
@@ -47,11 +48,11 @@ class Observer(Protocol):
         ...
 
     def flush(self) -> None:
-        """Record what was seen; the store closes."""
+        """Record all pending observations, because the store closes."""
 
 
 def observe(services: Services, observer: Observer) -> None:
-    """Let an observer stand before each operation of a store."""
+    """Wrap each operation of a store with an observer."""
 
     def id_of(scope: Any) -> str:
         cached = services.reader.cache.get(scope)

@@ -1,6 +1,6 @@
-"""A turn that a run of a framework holds: from the run's first step until the run ends, in whatever way.
+"""A turn that a run of a framework holds, from its first step until it ends, by an answer, an error or a cancellation.
 
-An endpoint that enters `chat.turn` itself holds the turn for the agents and graphs that it runs; this is for others.
+It serves endpoints that do not enter `chat.turn` around the agents and graphs that they run.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from convstore.turns.held import CHECK_SECONDS, HeldTurn
 from convstore.values.turns import Busy
 
 WAIT_SECONDS = 30.0
-"""How long a run waits for another one that works on the conversation."""
+"""How long a run waits for another run of the same conversation."""
 
 _UNATTENDED_SECONDS = 900.0
-"""How long the lease of a run is renewed after its last step, such as that of a stream that nobody reads or closes."""
+"""How long a lease is renewed after the last step of its run, such as a stream that is neither read nor closed."""
 
 
 class RunTurn:
@@ -27,7 +27,7 @@ class RunTurn:
     Attributes:
         held: The turn.
         chat: The conversation.
-        loop: The event loop that took it.
+        loop: The event loop on which the turn was taken.
     """
 
     def __init__(
@@ -51,10 +51,11 @@ class RunTurn:
         is_new: bool = False,
         around: HeldTurn | None = None,
     ) -> RunTurn:
-        """Take the lease, or share that of another turn on which the caller works.
+        """Take the lease of a turn, or share the lease of the turn `around` that the caller holds.
 
-        The log may lack the question, which the run appends like the rest. With `is_new` it is not asked for it. The
-        lease is renewed while `is_at_work` returns True, however long a step takes, and 15 minutes after that.
+        The log need not have the question: the run appends it with its other messages. With `is_new` the log is not
+        searched for it. The lease is renewed while `is_at_work` returns True, however long a step takes, and for 15
+        minutes after that.
 
         Raises:
             TurnBusyError: Another run works on the conversation, and did not end in time.
@@ -73,15 +74,15 @@ class RunTurn:
         return turn
 
     def is_of(self, chat: Any) -> bool:
-        """Return True if it is a turn of a conversation."""
+        """Return True if the turn belongs to this conversation."""
         return self.chat.store is chat.store and self.chat.scope == chat.scope
 
     def touch(self) -> None:
-        """Note that the run works on the turn, so that its lease is renewed."""
+        """Restart the 15 minutes in which the lease is renewed, because the run works on the turn."""
         self._unattended = 0.0
 
     def _goes_on(self) -> bool:
-        """Count a look at the lease; False if the run has done nothing for too long."""
+        """Count the time since the last check of the lease; return False if the run was idle for too long."""
         self._unattended += CHECK_SECONDS
         if self._unattended >= _UNATTENDED_SECONDS and self._is_at_work():
             self.touch()

@@ -1,6 +1,6 @@
-"""Wire the services of one store, without I/O; its `Host` hands them to conversations and tools.
+"""Wire the services of one store, without I/O; its `Host` provides them to conversations and tools.
 
-Each service is the work of one room below; `store` makes all of them once.
+Each service comes from one of the packages below; `store` creates all of them once.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
 class Services:
     """The services of one store, one for each use case.
 
-    Two that no append, load or read-back needs are loaded and made when they are first used.
+    Compaction, verification and repair are imported and created on first use.
     """
 
     def __init__(

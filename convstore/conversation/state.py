@@ -21,7 +21,7 @@ class ApplicationState:
         self._scope = scope
 
     async def get(self) -> StateSnapshot:
-        """Return the values and their revision; no values and 0 if nothing was ever stored. Two commands.
+        """Return the values and their revision; empty and 0 if no state was ever stored. Two commands.
 
         Raises:
             CorruptDocumentError: The stored state is damaged.
@@ -34,7 +34,7 @@ class ApplicationState:
         """Set values by name and remove those that are None; the others stay. Returns the new state.
 
         Atomic: of several concurrent updates with one revision, one is stored. Without a revision each is applied to
-        what is stored. Creates a missing conversation. Three commands; two more for each concurrent update.
+        the stored values. Creates a missing conversation. Three commands; two more for each concurrent update.
 
         Args:
             changes: Values that the store can encode, by name. All values together take at most 256 KB.
@@ -42,7 +42,7 @@ class ApplicationState:
 
         Raises:
             StateConflictError: The state has another revision. Nothing was written.
-            InvalidInputError: No dict of values, or the state would be too large. Nothing was written.
+            InvalidInputError: `changes` is not a dict of values, or the state would be too large. Nothing was written.
             UnencodableError: A value has a type that cannot be restored exactly.
         """
         return await (await self._services()).states.update(self._scope, changes, revision)

@@ -1,4 +1,4 @@
-"""One turn that a worker holds: ask, run the model and the tools, stop, wait for a person, resume, answer.
+"""The session of one turn: ask, run the model and the tools, stop, wait for a person, resume, answer.
 
 The module is long because nearly all of it is the documentation of one class.
 """
@@ -53,7 +53,7 @@ _STOPPED = "Stopped by the user before it ran."
 
 
 class _Numbers(NamedTuple):
-    """The numbers of a result's sources, and for each text the number under which it was shown before."""
+    """The numbers of a result's sources, and for each text the number with which it was shown earlier."""
 
     texts: list[str]
     numbers: list[int]
@@ -65,16 +65,16 @@ _NO_SOURCES = {"content": "No results."}
 
 
 class TurnSession:
-    """One turn of a conversation that this worker holds, so that no other worker answers it or asks something else.
+    """One turn of a conversation that this worker holds, so that other workers neither answer it nor ask a question.
 
-    `Conversation.turn` makes it. ``async with`` renews the lease in the background and gives it back at the end,
-    whatever happened in between, also in another task. A session that is never entered lapses after 30 seconds, like
-    that of a killed worker; then another worker can continue the turn from what is in the log.
+    `Conversation.turn` returns it. ``async with`` renews the lease in the background and always releases it at the end.
+    A session that is never entered lapses after 30 seconds, like that of a killed worker. Then another worker can
+    continue the turn from the log.
 
-    The exit swallows the `TurnClosedError` by which a stop ends the body, of an agent inside the turn, for example.
+    A stop ends the body with a `TurnClosedError`, raised for example by an agent inside the turn. The exit swallows it.
 
-    What a step appends is in the log when the call returns. A worker that was silent for so long that another one took
-    the turn gets a `TurnLostError` and writes nothing.
+    Messages are in the log when the call that appends them returns. If a worker was silent for so long that another one
+    took the turn, it gets a `TurnLostError`, and nothing is written.
     """
 
     def __init__(self, chat: Any, held: HeldTurn, views: PastViews) -> None:
@@ -86,7 +86,7 @@ class TurnSession:
         self._streaming: AsyncGenerator[Any, None] | None = None
         self._unrenewed = 0.0  # seconds since the lease was renewed
         self._looked = 0.0  # the time of the last look at the lease
-        # by the id of the result, whose append may have failed
+        # by result id; kept because the append of the result may fail and be repeated
         self._reserved = dict[str, _Numbers]()
         self._numbering = asyncio.Lock()
 
@@ -105,7 +105,7 @@ class TurnSession:
 
     @property
     def open_calls(self) -> list[TurnCall]:
-        """The calls that need a result, in order: of this worker, of one that died, or approved by a person.
+        """The calls that need a result, in order, including those of a worker that died and those a person approved.
 
         A call with invalid arguments has an `error`. Calls that wait for a decision are not among them.
         """
@@ -118,7 +118,7 @@ class TurnSession:
 
     @property
     def draft(self) -> str:
-        """The beginning of a reply that a killed or interrupted worker had streamed; "" if there is none.
+        """The beginning of a reply that a killed or interrupted worker had streamed, else "".
 
         It is not in the log. Ask the model again; the next stream replaces it.
         """
@@ -126,7 +126,7 @@ class TurnSession:
 
     @property
     def error(self) -> str:
-        """Class and first line of the error by which the last run of the turn broke off; "" if there is none.
+        """Class and first line of the error by which the last run of the turn broke off, else "".
 
         `Conversation.get_turn` has it, too. It may quote contents.
         """
@@ -134,7 +134,7 @@ class TurnSession:
 
     @property
     def is_running(self) -> bool:
-        """True if the turn is held, neither finished nor waiting for a person, and nobody asked to stop it."""
+        """True if this worker holds the turn, and it is not finished, stopping or waiting for a person."""
         record = self._held.record
         return not (
             record.is_finished or record.is_waiting or self._held.is_stopping or self._held.is_lost
@@ -147,25 +147,25 @@ class TurnSession:
 
     @property
     def is_waiting(self) -> bool:
-        """True if all that is left to do is what a person has to decide."""
+        """True if the turn has no open calls except those that wait for a person's decision."""
         return self._held.record.is_waiting
 
     @property
     def is_finished(self) -> bool:
-        """True if the log says that the turn is over: it has its answer, was finished or stopped, or a later one began.
+        """True if the turn is over in the log: it has its answer, was finished or stopped, or a later one began.
 
-        A finished turn costs no call of a model.
+        Do not call the model for a finished turn.
         """
         return self._held.record.is_finished
 
     @property
     def is_stopped(self) -> bool:
-        """True if the turn was stopped, or somebody asked to stop it."""
+        """True if the turn was stopped, or a stop was requested."""
         return self._held.is_stopping or self._held.record.is_stopped
 
     @property
     def answer(self) -> AIMessage | None:
-        """The answer: the last message, if it is an AI message without calls, not paused; None in a turn that waits."""
+        """The answer: the last message, if it is an AI message without calls; None if the turn waits or is paused."""
         return self._held.record.answer
 
     async def load_history(self, policy: HistoryPolicy | None = None) -> History:
@@ -187,16 +187,15 @@ class TurnSession:
         *,
         stamp: ViewStamp | None = None,
     ) -> Receipt:
-        """Append messages to the turn: in order, all of them or none, and only while this worker holds it.
+        """Append messages to the turn: in order, as a whole or not at all, and only while this worker holds it.
 
-        Each message is stored once. The same reply again, as the last one of the turn and with no result after it, and
-        the same result of a call write nothing; so does a repetition of an append that failed. A reply with an id that
-        the log has for another message, as a cache may return it, is stored under a new id, which the receipt and
-        `messages` have. Messages without an id get one, a result that of its call. One command; two or three more for
-        an id that is taken.
+        Each message is stored once. These repetitions write nothing: the last reply of the turn, if no result follows
+        it; the same result of a call; an append that failed. A reply may have the id of another stored message, as
+        replies from a cache do; it is stored under a new id, which the receipt and `messages` have. Messages without an
+        id get one; the id of a result is derived from its call. One command; two or three more for an id that is taken.
 
         Args:
-            messages: What a model or a tool returned: LangChain messages, dicts or objects of a provider's SDK. A human
+            messages: Output of a model or a tool: LangChain messages, dicts or objects of a provider's SDK. A human
                 message, such as an image of a result or a hint of the user, belongs to the turn, too.
             stamp: Stamp of the view that the first AI message answers; by default of the view loaded last.
 
@@ -206,11 +205,11 @@ class TurnSession:
             UnfinishedReplyError: A reply failed, was cancelled or is still being made.
             TurnLostError: Another worker took the turn over, or this one left it. Nothing was written.
             TurnConflictError: A later turn has begun. Nothing was written.
-            UnknownMessageError: The question, or what stands before a variant, was rewound. Nothing was written.
+            UnknownMessageError: The question, or a message before a variant, was rewound. Nothing was written.
             TurnClosedError: The turn was ended by `finish` or by a stop, perhaps at the same time. Nothing was written.
-                A repetition of what the log has is no error. After an answer, more of it is taken, and the last message
-                is the answer. Once the session knows of a stop, replies are refused; results of tools that ran are
-                taken until it is left.
+                Repeating stored messages raises no error. After an answer, further replies are accepted, and the last
+                message is the answer. Once the session knows of a stop, replies are refused; results of tools that ran
+                are accepted until the session is left.
         """
         addition = self._normalized(messages)
         whole = addition.messages
@@ -231,7 +230,7 @@ class TurnSession:
         return receipt
 
     def _normalized(self, messages: Any) -> Addition:
-        """Return messages with ids; those made up for messages without one are named in the addition."""
+        """Return messages with ids, and the set of ids that were generated for messages without one."""
         nameless = set[str]()
 
         def new_id() -> str:
@@ -249,18 +248,18 @@ class TurnSession:
     ) -> AsyncGenerator[Any, None]:
         """Yield the chunks of a model's reply as they come, and append the reply at its end.
 
-        Meanwhile a draft of its text is stored once a second, outside the log: `Conversation.get_turn` shows it to
-        other workers, and after a crash it is a prefix of what was yielded, at most 1.5 seconds behind. If the client
-        goes away, the task is cancelled or the source fails, nothing is appended: the turn is unfinished, and the same
-        request asks again. If somebody stops the turn, the source is closed and what was said so far becomes the
+        Meanwhile a draft of its text is stored once a second, outside the log. `Conversation.get_turn` shows it to
+        other workers. After a crash it is a prefix of the yielded text that lacks at most the last 1.5 seconds. If the
+        client disconnects, the task is cancelled or the source fails, nothing is appended: the turn is unfinished, and
+        the same request asks again. If the turn is stopped, the source is closed and the text so far becomes the
         answer; a call that was cut off gets an error as its result.
 
         Args:
             source: A stream of LangChain, of OpenAI's SDK (Chat Completions or Responses), of Anthropic's, or of
                 strings.
             on_stop: "discard" appends nothing of a reply that was stopped.
-            redact: Returns the text that the draft may hold, for text that a later step would remove. If it fails,
-                there is no draft, and the class of the error is logged.
+            redact: Removes text from the draft that a later step would remove from the reply. If it fails, no draft is
+                stored, and the class of the error is logged.
 
         Raises:
             InvalidInputError: The source has another type.
@@ -286,19 +285,19 @@ class TurnSession:
                     reply.add(chunk)
                     yield chunk
             if held.is_stopping:
-                await held.append_if(self._stop)
+                await held.append_if(self._stop_event)
             else:
                 held.check()
                 await self.append(reply.whole())
 
-    def _stop(self) -> Addition | None:
-        """Return what marks the turn as stopped; None if it is marked already, with what was said.
+    def _stop_event(self) -> Addition | None:
+        """Return the event that stops the turn, with the reply so far; None if the turn ended with that reply.
 
         Raises:
-            TurnClosedError: It was ended without what was said.
+            TurnClosedError: The turn ended without the reply so far.
         """
         record = self._held.record
-        said = self._stopped()
+        said = self._partial_reply()
         if not record.is_ended:
             stamp = self._stamp if said.messages else None
             return said._replace(event=self._held.event("stop").event).answering(stamp)
@@ -308,8 +307,8 @@ class TurnSession:
             raise TurnClosedError(self.turn_id)
         return None
 
-    def _stopped(self) -> Addition:
-        """Return what was said before a stop, with results for its calls."""
+    def _partial_reply(self) -> Addition:
+        """Return the reply as streamed before a stop, with an error as the result of each of its calls."""
         unsaid = self._held.unsaid
         message = unsaid.message() if unsaid.text else None
         if message is None:
@@ -335,22 +334,20 @@ class TurnSession:
 
         Args:
             call: One of `open_calls`.
-            content: What the tool returned for the model: a text, a list of content blocks, or a value, which becomes
-                JSON.
-            sources: What the tool found: at most 1,000 LangChain documents, texts, ``(text, metadata)`` pairs, or
-                dicts with a text, a title or an address; more are refused. They get numbers of the conversation. A
-                content that shows every source gets the numbers in its text; below any other, the model sees each
-                source as ``[number] title (address)`` above its text. One command more. None numbers the sources in
-                content and artifact if these say that they are sources: documents, ``search_result`` blocks, responses
-                of known search services, and texts that count them; () leaves all as it is, but an empty content
-                becomes "No results."
+            content: Result for the model: a text, a list of content blocks, or a value, which becomes JSON.
+            sources: At most 1,000 sources: LangChain documents, texts, ``(text, metadata)`` pairs, or dicts with a
+                text, a title or an address. They get numbers of the conversation, for one command more. If the content
+                shows every source, its text gets the numbers; else each source is added below the content, as
+                ``[number] title (address)`` above its text. None numbers the sources that content and artifact declare:
+                documents, ``search_result`` blocks, responses of known search services, and texts that count them. ()
+                leaves both as they are, but an empty content becomes "No results."
             artifact: A value that the model does not see. With sources, the message's artifact is
                 ``{"sources": [...], "artifact": artifact}``.
-            error: True if the tool failed, and `content` says why; it has no sources then.
+            error: True if the tool failed, and `content` says why. A failed call cannot have sources.
 
         Raises:
-            InvalidInputError: The call is not open, a value is no source, or JSON cannot express the content.
-            InvalidMessageError: The type of a content block is no text.
+            InvalidInputError: The call is not open, a value is not a source, or JSON cannot express the content.
+            InvalidMessageError: The type of a content block is not a str.
             UnencodableError: A content block, a source or the artifact has a value of an unknown type.
             ContentConflictError: The call has another result. Nothing was written.
         """
@@ -368,7 +365,7 @@ class TurnSession:
     async def _with_numbers(
         self, message: ToolMessage, sources: Sequence[Any] | None
     ) -> ToolMessage:
-        """Return a result with numbers on the sources that the caller names, else on those that it says to hold."""
+        """Return a result with numbers for the caller's sources, or for those that the result declares."""
         if sources is None:
             unnumbered = await _BY_DEFAULT.find(self._chat, message)
             if unnumbered is None:
@@ -381,7 +378,7 @@ class TurnSession:
         return with_rendered(message, found, await self._numbers_for(message, found))
 
     async def _numbers_for(self, message: ToolMessage, found: FoundSources) -> Given:
-        """Return numbers for the sources of a result; a repetition gets the numbers of the first time."""
+        """Return numbers for the sources of a result; a repeated result gets the same numbers again."""
         id_ = str(message.id)
         texts = [source.text for source in found.items]
         async with self._numbering:
@@ -397,7 +394,7 @@ class TurnSession:
         return known.numbers, known.earlier
 
     async def _stored_numbers(self, result_id: str) -> _Numbers:
-        """Return the numbers of the sources of a result in the log; those of its own copies are not earlier ones."""
+        """Return the numbers of a stored result; an earlier number that is the result's own counts as None."""
         [record] = await self._chat.get_tool_messages([result_id])
         numbers = [source.source_id for source in record.sources]
         earlier = [
@@ -406,13 +403,13 @@ class TurnSession:
         return _Numbers([source.content for source in record.sources], numbers, earlier)
 
     def _checked(self, call: TurnCall) -> TurnCall:
-        """Return a call that is open, has its result, or was left by the end of the turn; refuse any other."""
+        """Return the call if it is open, has a result, or is one of a turn that has ended; refuse any other."""
         if not isinstance(call, TurnCall):
             raise InvalidInputError(
                 f"call must be one of turn.open_calls, not {type(call).__name__}"
             )
         record = self._held.record
-        # the append is refused
+        # the append to the ended turn raises the right error
         is_left = record.is_ended and record.find_call(call.result_id) is not None
         if not (is_left or call.result_id in self._open_ids or record.result(call.result_id)):
             raise InvalidInputError(
@@ -425,9 +422,9 @@ class TurnSession:
         return {pending.result_id for pending in self.open_calls}
 
     async def finish(self) -> None:
-        """End a turn that has no answer, such as one that ends with a tool's result. Nothing happens if it is finished.
+        """End a turn that has no answer, such as one that ends with a tool's result.
 
-        Views, listings and exports then treat it as any finished turn. One command.
+        Views, listings and exports then treat it as finished. A finished turn stays as it is. One command.
         """
         if not self.is_finished:
             await self._held.finish()
@@ -437,7 +434,7 @@ class TurnSession:
 
         The call leaves `open_calls` until then. When only such calls are left, the turn is waiting: leave the session,
         and enter the turn again after the decision, days later and in any worker. A new question closes a waiting turn.
-        Nothing happens if the call waits already. One command.
+        A call that waits already stays as it is. One command.
         """
         if call in self.waiting_calls:
             return
@@ -457,7 +454,7 @@ class TurnSession:
         """Reserve source ids as `Conversation.reserve_source_ids` does, while this worker holds the turn."""
         check_number(number, name="number", minimum=1, maximum=MAX_SOURCES)
         if PATH in self._chat.scope:
-            # A reservation would begin a deleted outermost conversation again.
+            # Without this check, a reservation would create a deleted outermost conversation again.
             await self._held.renew()
             self._held.check()
             numbers: range = await self._chat.reserve_source_ids(number)
@@ -472,7 +469,7 @@ class TurnSession:
         return self
 
     def _enter(self, *, goes_on: Callable[[], bool] = lambda: True) -> None:
-        """Renew the lease until the session is left, the lease is lost or `goes_on` returns False after a look."""
+        """Renew the lease until the session is left, the lease is lost or `goes_on` returns False."""
         self._held.is_entered = True
         clock = self._held.services.reader.clock
         self._looked = clock.monotonic()
@@ -481,7 +478,7 @@ class TurnSession:
         self._renewing.add_done_callback(self._note_end_of_renewals)
 
     def _note_end_of_renewals(self, renewals: asyncio.Task[None]) -> None:
-        """After an error of the renewals log where it was raised, and write nothing to the turn any more."""
+        """If a renewal failed unexpectedly, log where, and treat the turn as lost."""
         error = None if renewals.cancelled() else renewals.exception()
         if error is not None:
             self._held.follow(None)
@@ -495,7 +492,7 @@ class TurnSession:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        # after a mere `bool` type checkers would call every name of the block possibly unbound
+        # the return type is not `bool`: type checkers would then report names of the block as possibly unbound
         note_exit(self._held)
         await self._exit(error)
         return self.is_stopped and self._is_closed_by(error)
@@ -507,28 +504,28 @@ class TurnSession:
         await settle(self._leave(error))
 
     def _is_closed_by(self, error: BaseException | None) -> bool:
-        """Return True if an error says nothing but that this turn is over."""
+        """Return True if an error is only the TurnClosedError of this turn, or a group of such errors."""
         if isinstance(error, BaseExceptionGroup):
             return all(self._is_closed_by(part) for part in error.exceptions)
         return isinstance(error, TurnClosedError) and error.turn_id == self.turn_id
 
     async def _leave(self, error: BaseException | None) -> None:
-        """Close a stream that nobody reads to its end, so that its draft is written, and give the lease back."""
+        """Close a stream that was not read to its end, so that its draft is written, and release the lease."""
         try:
             if self._streaming is not None:
                 with suppress(RuntimeError):  # another task reads it, and finds the turn lost
                     await self._streaming.aclose()
         finally:  # also if its source cannot be closed
             await self._held.note_error(error)
-            await self._held.leave(self._stop)
+            await self._held.leave(self._stop_event)
 
     async def _renew(self, goes_on: Callable[[], bool]) -> bool:
-        """Look for a request to stop, and renew the lease if that is due; False if it is not to be renewed again."""
+        """Check for a request to stop, and renew the lease if that is due; return False to end the renewals."""
         now = self._held.services.reader.clock.monotonic()
-        # a look that waits for a server takes longer than the pause before it
+        # a check that waits for a server may take longer than the pause between checks
         self._unrenewed += max(CHECK_SECONDS, now - self._looked)
         self._looked = now
-        # tried again, and an append finds out whether the lease lapsed
+        # the next check tries again; an append fails if the lease lapsed meanwhile
         with suppress(StoreError):
             if self._unrenewed < RENEW_SECONDS:
                 await self._held.look()
@@ -539,7 +536,7 @@ class TurnSession:
 
 
 async def load_variant(views: PastViews, held: HeldTurn, policy: HistoryPolicy) -> History:
-    """Return the view of the variant that a worker makes, which no other view shows yet."""
+    """Return the view of the variant that a worker is producing, which other views do not show yet."""
     entry = held.branch.totals.entries if held.branch else held.tail.entries
     history, held.record_of_view = await views.of_variant(
         held.scope, entry, policy, held.record_of_view
@@ -548,6 +545,6 @@ async def load_variant(views: PastViews, held: HeldTurn, policy: HistoryPolicy) 
 
 
 def _check_finished(message: BaseMessage, *, index: int) -> None:
-    """Raise an UnfinishedReplyError for a reply of a framework's model that has no answer."""
+    """Raise an UnfinishedReplyError for a reply whose provider reported a failure."""
     if isinstance(message, AIMessage) and (reason := failed_reason(message.response_metadata)):
         raise UnfinishedReplyError(f"the provider reported {reason}", index=index)

@@ -1,4 +1,4 @@
-"""The turns of one conversation as agents and pages work on them, beneath `Conversation` and `TurnSession`."""
+"""Access to the turns of one conversation for integrations, beneath `Conversation` and `TurnSession`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from convstore.values.turns import Pause, TurnCall
 
 
 class TurnAccess:
-    """Finds the turns that a caller holds, and writes to them.
+    """Finds the turns that the current context or its run holds, and appends to them.
 
     Attributes:
         chat: The conversation.
@@ -62,9 +62,9 @@ class TurnAccess:
 
     @staticmethod
     def innermost() -> HeldTurn | None:
-        """Return the turn that was entered last and not left; None without one, and for the source of its stream.
+        """Return the turn that was entered last and not left, else None.
 
-        A session's stream hears its source itself.
+        It is also None in the code of a stream's source, because the session reads that stream itself.
         """
         entered = [held for _, held in all_turns() if held.is_entered]
         return entered[-1] if entered and not is_streaming() else None
@@ -73,32 +73,32 @@ class TurnAccess:
         return await host_of(self.chat).services()
 
     def held(self, *turn_ids: str | None) -> HeldTurn | None:
-        """Return the turn that this context has entered, or its run holds.
+        """Return the turn that this context has entered or its run holds, else None.
 
-        None without one, and if it is another one than these.
+        If ids are given, only these turns count.
         """
         return entered_turn(self.chat, *turn_ids)
 
     def entered(self) -> HeldTurn | None:
-        """Return the turn that this context has entered, not one that its run took; None without one."""
+        """Return the turn that this context has entered, else None; turns that a run holds do not count."""
         return entered_turn(self.chat, of_run=False)
 
     def begun(self, turn_id: str | None) -> HeldTurn | None:
-        """Return a turn that this context has entered, though its session was left since; None if it has not."""
+        """Return a turn that this context has entered, even if its session was left since, else None."""
         return next(reversed(turns_of(self.chat, turn_id)), None)
 
     def check_not_left(self, turn_id: str | None) -> None:
-        """Raise a TurnLostError if this task began within a session of a turn that was left meanwhile."""
+        """Raise a TurnLostError if this task began inside a session of the turn that was left since."""
         if not all(held.is_entered for held in turns_of(self.chat, turn_id)):
             raise TurnLostError(str(turn_id))
 
     async def append(self, held: HeldTurn, messages: Sequence[BaseMessage], **how: Any) -> Receipt:
         """Append messages of an agent to a turn. `how` are options of `Conversation.append`.
 
-        Those that a tool added to its result are marked in the state of the agent, and have a column for it in the
-        log. After a rewind of the question in the midst of a run, all messages still belong to it: readers list them as
-        messages of no turn, and none of them answers the question before, or a new one. If the log never had the
-        question, its end says which turn they belong to. The draft of a reply among them is deleted.
+        Messages that a tool added to its result are marked in the agent's state; the log stores the mark as a column.
+        If the question was rewound during the run, the messages are stored with its id: readers list them as messages
+        of no turn, and they answer no other question. If the log never had the question, the end of the log decides
+        which turn they belong to. When a reply is among them, its draft is deleted.
         """
         columns = dict[str, Columns]()
         for message in messages:
@@ -124,7 +124,7 @@ class TurnAccess:
     async def append_run(
         self, messages: Sequence[BaseMessage], *, stamp: ViewStamp | None = None
     ) -> Receipt:
-        """Append what a run was asked and said, for a framework that stores a run at its end.
+        """Append the question and the messages of a run, for a framework that stores a run at its end.
 
         Raises:
             TurnClosedError: The log has an answer to the run's question. Nothing was written.
@@ -142,9 +142,9 @@ class TurnAccess:
         return written.receipt
 
     async def append_transcript(self, parts: Sequence[BaseMessage | LogItem]) -> Receipt:
-        """Append the next messages and items of a transcript, each of whose replies answers the question before it.
+        """Append the next messages and items of a transcript; each reply answers the question before it.
 
-        A transcript has an answer in several messages, of which all but one may have no calls.
+        In a transcript, one answer may be several messages, and messages without calls may come before its last one.
         """
         _, whole, items = read_batch(parts, key=None)
         options = AppendOptions(replies="newest")
@@ -154,9 +154,9 @@ class TurnAccess:
         return written.receipt
 
     async def _check_unanswered(self, messages: Sequence[BaseMessage]) -> None:
-        """Raise a TurnClosedError if the log has other replies to the last question of a batch than the batch.
+        """Raise a TurnClosedError if the last question of a batch is answered in the log, but not by these replies.
 
-        Another question under its id is left to the append, which refuses it.
+        If the log has another question under its id, this does nothing, because the append raises its own error.
         """
         question = last_question(messages)
         record = await self.record(str(messages[question].id)) if question is not None else None
@@ -169,9 +169,9 @@ class TurnAccess:
             raise TurnClosedError(record.turn_id)
 
     async def record(self, turn_id: str) -> TurnRecord | None:
-        """Return a turn with its messages in full: as the caller who has entered it knows it, else as the log has it.
+        """Return a turn with its messages in full, from the session that the caller entered or else from the log.
 
-        None if the log does not have its question, or that was rewound.
+        Returns None if its question is not in the log, or was rewound.
         """
         held = self.held(turn_id)
         if held is not None and held.record.is_asked:
@@ -182,10 +182,7 @@ class TurnAccess:
         return None
 
     async def paused_calls(self, turn_id: str) -> list[tuple[TurnCall, Pause]]:
-        """Return the calls that an agent's interrupt is about, as they were decided, in order.
-
-        Two or three commands.
-        """
+        """Return the calls of an agent's interrupt with their decisions and pauses, in order. Two or three commands."""
         if held := self.held(turn_id):
             return held.record.paused
         records = (await self._services()).turn_records
@@ -194,7 +191,7 @@ class TurnAccess:
     async def hidden_variant(self, state: TurnState) -> tuple[list[BaseMessage], str]:
         """Return the messages of a variant that views do not show yet, and the id of the question shown instead.
 
-        Nothing if the question was not asked yet. Four commands, or five.
+        Both are empty if the question was not asked yet. Four commands, or five.
         """
         with suppress(UnknownMessageError):
             variants = (await self._services()).variants
@@ -204,7 +201,7 @@ class TurnAccess:
         return [], ""
 
     async def at_places(self, turn_ids: Sequence[str]) -> dict[str, Standing]:
-        """Return the variants at the places of some active turns, by turn id; nothing for one that is alone there."""
+        """Return the variants of some active turns, by turn id; turns without other variants are left out."""
         return await (await self._services()).variants.at_places(self._scope, turn_ids)
 
 
