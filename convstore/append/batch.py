@@ -1,6 +1,7 @@
-"""Prepare a batch: encode, count and compress its messages before the log is read; and what an append is asked for.
+"""Prepare a batch: encode, count and compress its messages before the log is read.
 
-`prepare` runs once, even if the writer then retries at other entry numbers.
+`prepare` runs once, even if the writer then retries at other entry numbers. The module also defines the values that
+the writer returns.
 
 The module is long because the values that it defines are made and used together.
 """
@@ -61,30 +62,30 @@ from convstore.values.log_records import PlacedItem
 from convstore.values.models import Receipt
 
 _MAXIMUM_EDGES = 100_000
-_WAYS = (
+_SMALLER_PARTS = (
     (PART_MINIMUM, False),
     (4_096, False),
     (1_024, False),
     (SMALLEST_PART, False),
     (SMALLEST_PART, True),
 )
-"""Ways to make an entry smaller, in order: characters from which parts leave it, and if contents leave it whole."""
+"""Steps that make an entry smaller: the length from which a part moves to a payload, and if whole contents move."""
 _ENTRY_BYTES = 900_000
 """Estimated size of an entry above which smaller parts of its messages move to payloads."""
 _NO_SOURCES = FoundSources()
 _NO_EXTRACTORS: Mapping[str, SourceExtractor] = {}
 
 
-class Prepared(NamedTuple):
+class PreparedMessage(NamedTuple):
     """One message, encoded.
 
     Attributes:
         message: The message itself.
         stored: Its stored form, of which `compose` sets the fields that depend on its position.
         view_tokens: Its size in views without a stub.
-        payload: The parts outside the body; "" for none.
+        payload: The parts outside the body, concatenated.
         chunks: The compressed payload.
-        sources: The sources of a tool result, which `compose` numbers; `given` is the number of the tool.
+        sources: The sources of a tool result, which `compose` numbers; `given` is the number that the tool gave.
         read_back: Numbers of older sources that a page of ``retrieve_previous_sources`` shows.
         text: The content of a tool result as text.
         error: The error message of a failed result, None if it succeeded.
@@ -109,21 +110,21 @@ class Batch:
 
     Attributes:
         prepared: The messages, in order.
-        codec: Encoded them.
-        counter: Counted their tokens.
+        codec: The codec that encoded them.
+        counter: The counter of their tokens.
         token: Random token in the keys of the chunks.
         omitted: Paths of values of unknown types that were left out.
-        options: How they are appended.
+        options: Options of the append.
         through: The highest number of the sequence that the numbers in the options come from.
-        facts: What the entry records besides the messages and items.
-        items: The items that are no messages, in order.
-        judge: What the application says of failed results, None without it.
-        condition: What the log must be like for it.
+        facts: Facts that the entry records besides the messages and items.
+        items: Items of the application that are not messages, in order.
+        judge: The application's function that decides if a result failed.
+        condition: Condition on the log under which the batch is written.
         reserve: Number of source ids to reserve.
-        for_child: They are for sources in the conversation of a sub-agent.
+        for_child: True if the reserved ids are for the conversation of a sub-agent.
     """
 
-    prepared: tuple[Prepared, ...]
+    prepared: tuple[PreparedMessage, ...]
     codec: Codec
     counter: NamedCounter
     token: str = ""
@@ -139,7 +140,7 @@ class Batch:
 
     @property
     def named(self) -> set[str]:
-        """Return the ids of the questions that its messages and its facts name, but for those in the batch."""
+        """Return the ids of questions outside the batch that its messages and facts refer to."""
         options = self.options
         named = {columns.turn for columns in options.columns.values()}
         event = EVENT.among(self.facts)
@@ -158,7 +159,10 @@ class Batch:
         return self.reserve > 0 or any(part.sources for part in self.prepared)
 
     def can_follow(self, tail: Totals) -> bool:
-        """Return True if a cached tail has all that composing needs; a load caches it without sources and preview."""
+        """Return True if a cached tail has every field that composing needs.
+
+        A tail that a load cached lacks the shown sources and the preview.
+        """
         if tail.shown is None and tail.shown_at and self.needs_shown:
             return False
         if tail.preview is not UNREAD:
@@ -220,11 +224,11 @@ def prepare(
         UnencodableError: The codec cannot encode the type of a value, unless the options omit it.
     """
     omits = options.on_unencodable == "omit"
-    prepared = list[Prepared]()
+    prepared = list[PreparedMessage]()
     made = tuple[PreparedItem, ...]()
     omitted = list[str]()
-    for minimum, whole_contents in _WAYS:
-        work = _Preparation(codec, counter, token, extractors, minimum, whole_contents)
+    for minimum, whole_contents in _SMALLER_PARTS:
+        work = _Preparer(codec, counter, token, extractors, minimum, whole_contents)
         prepared, omitted = work.prepare_all(
             zip(options.indexes or counting(), messages, strict=False), omit=omits
         )
@@ -248,7 +252,7 @@ def prepare(
     )
 
 
-def _entry_bytes(prepared: Prepared) -> int:
+def _entry_bytes(prepared: PreparedMessage) -> int:
     """Estimate the bytes that a message and its sources take in an entry."""
     sources = sum(200 + len(source.title) + len(source.url) for source in prepared.sources)
     return 300 + 600 * bool(prepared.text) + sources + bytes_of(prepared.stored.body)
@@ -260,7 +264,7 @@ def _item_bytes(prepared: PreparedItem) -> int:
 
 
 @dataclass(slots=True)
-class _Preparation:
+class _Preparer:
     """Prepares the messages of one batch; `numbers` counts the chunks of all of them.
 
     Parts with at least `minimum` characters leave the entry, and with `whole_contents` lists of blocks as a whole.
@@ -278,9 +282,9 @@ class _Preparation:
 
     def prepare_all(
         self, messages: Iterable[tuple[int, BaseMessage]], *, omit: bool
-    ) -> tuple[list[Prepared], list[str]]:
+    ) -> tuple[list[PreparedMessage], list[str]]:
         """Prepare all messages, each given with its index; also return the paths of values that were left out."""
-        prepared = list[Prepared]()
+        prepared = list[PreparedMessage]()
         omitted = list[str]()
         for index, message in messages:
             paths: list[str] | None = [] if omit else None
@@ -293,7 +297,7 @@ class _Preparation:
             omitted.extend(dict.fromkeys(f"message {index}.{path}" for path in paths or ()))
         return prepared, omitted
 
-    def prepare(self, message: BaseMessage, omitted: list[str] | None) -> Prepared:
+    def prepare(self, message: BaseMessage, omitted: list[str] | None) -> PreparedMessage:
         """Prepare one message; paths of values that were left out are added to `omitted`."""
         fields = fields_of(message)
         left_out: list[str] | None = None if omitted is None else []
@@ -311,7 +315,7 @@ class _Preparation:
 
     def _message(
         self, message: BaseMessage, fields: dict[str, Any], omitted: list[str] | None
-    ) -> Prepared:
+    ) -> PreparedMessage:
         edges = self.edges_left if message.type in SHORTENED else 0
         encoded, plain = self._encoded(fields, omitted, max_edges=edges)
         tokens, media = counted(self.counter, message)
@@ -320,7 +324,7 @@ class _Preparation:
 
     def _result(
         self, message: ToolMessage, fields: dict[str, Any], omitted: list[str] | None
-    ) -> Prepared:
+    ) -> PreparedMessage:
         """Prepare a tool result with its sources and the facts for its stub."""
         content = message.content
         is_own = message.name == RETRIEVAL_TOOL
@@ -359,7 +363,7 @@ class _Preparation:
         *,
         max_edges: int = 0,
     ) -> tuple[EncodedMessage, EncodedMessage]:
-        """Return a message as the entry has it, and as it is encoded whatever the batch."""
+        """Return a message as this entry stores it, and as it is encoded independently of the batch."""
         encode = partial(encode_message, self.codec, fields, omitted=omitted)
         encoded = encode(
             max_edges=max_edges, minimum=self.minimum, whole_contents=self.whole_contents
@@ -375,7 +379,7 @@ class _Preparation:
         sizes: tuple[int, int],
         media: tuple[MediaSize, ...],
         **facts: Any,
-    ) -> Prepared:
+    ) -> PreparedMessage:
         encoded, plain = forms
         ref, chunks = self._stored(encoded, payload, plain)
         is_text = ref is not None and encoded.payload == message.content == encoded.payload.strip()
@@ -393,7 +397,7 @@ class _Preparation:
             is_reasoning=begins_with_reasoning(message),
             media=media,
         )
-        return Prepared(
+        return PreparedMessage(
             message,
             stored,
             sizes[1],
@@ -442,7 +446,7 @@ class _Preparation:
     ) -> tuple[PayloadRef | None, tuple[Chunk, ...]]:
         """Return location and chunks of a payload: the message's parts as they are encoded, then its sources.
 
-        `plain` is the message as it is encoded whatever the batch.
+        `plain` is the message as it is encoded independently of the batch.
         """
         if not payload:
             return None, ()
@@ -468,11 +472,18 @@ class _Preparation:
 
 
 class Replaced(Exception):  # noqa: N818 - a result, caught by the writer
-    """The conversation was deleted, pruned, or replaced by a backup; the append belongs to another one."""
+    """The cached conversation was deleted, pruned or replaced by a backup; the append has to begin again."""
 
 
-class Written(NamedTuple):
-    """The outcome of an append: its receipt, the conversation, the totals of the log including it, and its entry."""
+class AppendResult(NamedTuple):
+    """The result of an append.
+
+    Attributes:
+        receipt: Its receipt.
+        conversation: The id of the conversation.
+        totals: The totals of the log after it.
+        entry: The entry that was written; None if the log had everything.
+    """
 
     receipt: Receipt
     conversation: str
@@ -481,13 +492,13 @@ class Written(NamedTuple):
 
 
 class BatchLookup(NamedTuple):
-    """The part of a batch that the log has.
+    """The result of looking up a batch in the log.
 
     Attributes:
-        new: The messages that are still to be written.
-        stored: Ordinals of the others, by id.
-        renumbered: Old and new numbers of their sources, by message id.
-        questions: Ordinals of the questions that the batch and its facts name, by their ids.
+        new: The part of the batch that the log does not have.
+        stored: Ordinals of the messages that the log has, by id.
+        renumbered: Old and new numbers of the sources of stored messages, by message id.
+        questions: Ordinals of the questions that the batch and its facts refer to, by id.
     """
 
     new: Batch

@@ -1,7 +1,7 @@
-"""Number the sources of a child, a sub-agent's conversation, in the sequence of the outermost conversation around it.
+"""Number the sources of a child, a sub-agent's conversation, in the sequence of its root: the outermost conversation.
 
-A child is filed under the conversation that its id begins with. Its numbers come from that one, never from another one
-that a cache has for the same scope: then one of them was deleted by another worker, and the append begins again.
+The id of a child begins with the id of its root. Its numbers come from exactly that conversation. If the cache has
+another root for the scope, another worker has deleted one of the two, and the append begins again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ class ChildNumbers:
     Args:
         reader: Reads the logs.
         pools: The numbers that are reserved for children.
-        write: Writes a batch to the conversation of a scope; the writer's, which numbers the sources of its batches
-            here.
+        write: Writes a batch to the conversation of a scope. It is injected because the writer calls this class.
     """
 
     def __init__(self, reader: LogReader, pools: NumberPools, write: Write) -> None:
@@ -56,10 +55,10 @@ class ChildNumbers:
     async def numbered(
         self, child: CachedConversation, new: Batch, taken: frozenset[int], through: int
     ) -> Batch:
-        """Return a child's batch with numbers for its sources, reserved in the outermost conversation.
+        """Return a child's batch with numbers for its sources, reserved in the root.
 
-        The sequence, which ended with `through`, also moves past numbers that tools gave. They are claimed there,
-        because no index keeps those of several conversations apart. No command for a batch without sources.
+        Numbers that tools gave beyond `through`, the end of the sequence, are claimed in the root, because no index
+        keeps the numbers of several conversations unique. A batch without sources needs no command.
         """
         kept = set(new.kept_source_ids) - taken
         given = [number for number in dict.fromkeys(new.options.numbers) if number not in kept]
@@ -80,7 +79,11 @@ class ChildNumbers:
         return replace(new, options=replace(new.options, numbers=given), through=through)
 
     async def _claim(self, child: CachedConversation, claims: tuple[int, ...]) -> None:
-        """Claim numbers that the tools of a child gave; a SourceIdClashError if one is taken."""
+        """Claim numbers that the tools of a child gave.
+
+        Raises:
+            SourceIdClashError: One of them is taken.
+        """
         await self._root_of(child)
         facts = {CLAIM.name: Claim(child.conversation, claims)}
         batch = replace(self._empty(), facts=facts)
@@ -90,10 +93,10 @@ class ChildNumbers:
     async def _reserve(
         self, scope: Scope, root: CachedConversation | None, number: int
     ) -> tuple[range, CachedConversation]:
-        """Reserve numbers for a child of a scope; return them, and the conversation whose numbers they are.
+        """Reserve numbers in the root of a scope; return them and the root.
 
-        They are reserved for all its children in blocks that grow, because each is an entry that its loads read. A
-        conversation without a state was deleted, most likely by a worker that this one has not learnt of.
+        Children share blocks of reserved numbers. The blocks grow, because each is an entry that loads of the root
+        read. A root without a state was deleted, most likely by another worker.
         """
         given = 0
         if root is not None:
@@ -109,7 +112,7 @@ class ChildNumbers:
         size = max(number, min(given, MAX_BLOCK))
         _, _, written, tail = await self._write(scope, replace(self._empty(), reserve=size))
         block = last_numbers(tail, size)
-        # else `given` counts those of a deleted one
+        # in another conversation `given` would count numbers of the deleted root
         if root is None or written.conversation == root.conversation:
             await self._pools.fill(written.conversation, block[number:], given=given + size)
         return block[:number], written
@@ -122,16 +125,16 @@ class ChildNumbers:
                 return numbers, given
 
     async def _root_of(self, child: CachedConversation) -> CachedConversation:
-        """Return the outermost conversation around a child."""
+        """Return the root of a child."""
         return self._check_root(child, await self._reader.find(root_scope(child.scope)))
 
     def _check_root(
         self, child: CachedConversation, root: CachedConversation | None
     ) -> CachedConversation:
-        """Return the conversation that a child is filed under.
+        """Return the root that was found if it is the root of the child.
 
         Raises:
-            Replaced: It is another one, because this worker has not learnt of a deletion for both of them.
+            Replaced: The scope has another root or none, because one of the two conversations was deleted.
         """
         if root is not None and first_id(root.conversation) == root_id(child.conversation):
             return root

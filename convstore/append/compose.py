@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from langchain_core.messages import ToolMessage
 
-from convstore.append.batch import Batch, Prepared
+from convstore.append.batch import Batch, PreparedMessage
 from convstore.append.items import PreparedItem
 from convstore.exceptions import SourceIdClashError
 from convstore.log.assignment import saw_of
@@ -41,7 +41,7 @@ _NO_QUESTIONS: Mapping[str, int] = {}
 
 _LOGGER = logging.getLogger("convstore")
 MAX_AHEAD = 1_000_000
-"""A source number that exceeds the highest one by more than this is replaced, as it would exhaust later numbers."""
+"""A tool's source number that exceeds the highest one by more than this is replaced: it would exhaust later numbers."""
 
 
 def compose(
@@ -56,11 +56,17 @@ def compose(
 ) -> Entry:
     """Compose the entry that appends a batch to a log with these totals; its messages and sources are the batch's own.
 
-    Sources without a number get the next free ones, which their stubs name. Then the numbers of `batch.reserve` are
-    reserved, for a child as if sources here had them.
-    `after` needs `shown` if the batch has sources; `taken` are numbers in use, if the batch may be renumbered.
-    Items before the first message follow the message `last_active`. `questions` are the ordinals of the questions that
-    messages and facts name, by their ids.
+    Sources without a number get the next free ones, which their stubs name. Then `batch.reserve` more numbers are
+    reserved. Numbers that are reserved for a child count as given to sources of this log.
+
+    Args:
+        batch: The batch.
+        after: The totals of the log before the entry, with `shown` if the batch has sources.
+        at: The time of the entry.
+        link: The random link of the entry.
+        taken: Source numbers in use, if sources of the batch may be renumbered.
+        last_active: The ordinal of the last active message; items before the first message of the batch follow it.
+        questions: Ordinals of the questions that messages and facts refer to, by id.
 
     Raises:
         SourceIdClashError: Two sources of the batch have the same number.
@@ -116,26 +122,29 @@ def compose(
 def _facts(
     batch: Batch, questions: Mapping[str, int], request: Thinking | None, after: Totals
 ) -> Facts:
-    """Return the facts of a batch with the ordinal of the question that its event names, and the request, if any."""
+    """Return the facts of a batch; its event gets the ordinal of its question, and the request of a reply is added."""
     facts = batch.facts
     if event := EVENT.among(facts):
         facts = EVENT.put(event._replace(question=questions.get(event.turn, 0)), facts)
     request = request or THINKING.among(facts)
-    if request:  # a forged one may name what comes later
+    if request:  # a forged stamp may name messages that the log does not have yet
         through = min(request.through, after.messages)
         facts = THINKING.put(request._replace(through=through), facts)
     return facts
 
 
 def _log_uncalled(messages: Sequence[EntryMessage]) -> None:
-    """Log the results that answer no call of the log, in one line."""
+    """Log the ids of results without a call, in one line."""
     ids = [message.id for message in messages if message.type == "tool" and not message.answers]
     if ids:
         _LOGGER.debug("results without a call, which views leave out: %s", ", ".join(ids))
 
 
-def _stamp(prepared: Prepared, stamp: ViewStamp) -> Thinking | None:
-    """Set the stamp of an answer, and what its model was shown; return the request if its thinking is bound to that."""
+def _stamp(prepared: PreparedMessage, stamp: ViewStamp) -> Thinking | None:
+    """Set the stamp of a reply and the last ordinal that its model saw.
+
+    Returns the request that the reply answered, if its thinking blocks are valid only after that request.
+    """
     message = prepared.stored
     message.stamp = write_stamp(stamp)
     message.saw = saw_of(message.ordinal, stamp)
@@ -151,9 +160,9 @@ def _placed(item: PreparedItem, after: Totals, last_active: int) -> EntryItem:
 
 
 def _named_turn(
-    batch: Batch, prepared: Prepared, ordinal: int, asked: Mapping[str, int]
+    batch: Batch, prepared: PreparedMessage, ordinal: int, asked: Mapping[str, int]
 ) -> int | None:
-    """Return the turn that the writer names for a message; None if the rules of `log.assignment` say it."""
+    """Return the turn that the writer names for a message; None to apply the rules of `log.assignment`."""
     if columns := batch.options.columns.get(prepared.stored.id):
         begins = columns.turn == prepared.stored.id and prepared.message.type == "human"
         return ordinal if begins else asked.get(columns.turn, 0)
@@ -162,7 +171,7 @@ def _named_turn(
 
 
 def _answered_turn(batch: Batch, before: Sequence[EntryMessage], newest: int) -> int | None:
-    """Return the turn of a reply after some messages of a batch that is of a run; None if `log.assignment` says it."""
+    """Return the turn of a reply in the batch of a run, after its earlier messages; None to apply `log.assignment`."""
     if batch.options.replies == "newest":
         return newest
     if batch.options.replies == "results":
@@ -172,7 +181,7 @@ def _answered_turn(batch: Batch, before: Sequence[EntryMessage], newest: int) ->
     return None
 
 
-def _added_to(batch: Batch, prepared: Prepared) -> str:
+def _added_to(batch: Batch, prepared: PreparedMessage) -> str:
     """Return the `result_id` of the call whose tool added a message to its result; "" for any other message."""
     columns = batch.options.columns.get(prepared.stored.id)
     return columns.answers if columns and prepared.stored.type != "tool" else ""
@@ -183,9 +192,9 @@ class _Numbering:
     """The numbers of the sources of a batch.
 
     Attributes:
-        in_use: Numbers that no other source may get.
-        reserved: Numbers for sources without one that do not come from the log.
-        highest: The highest number that a source came with and keeps, 0 for none.
+        in_use: Numbers that no further source may get.
+        reserved: Reserved numbers, for sources without one; after them the numbers continue those of the log.
+        highest: The highest number that a tool gave and that is kept, or 0.
     """
 
     in_use: set[int]
@@ -194,7 +203,11 @@ class _Numbering:
 
     @classmethod
     def of(cls, batch: Batch, after: Totals) -> _Numbering:
-        """Return the numbering of a batch after some totals; a SourceIdClashError if it has a number twice."""
+        """Return the numbering of a batch after some totals.
+
+        Raises:
+            SourceIdClashError: Two sources of the batch have the same number.
+        """
         limit = max(after.sources_through, batch.through) + MAX_AHEAD
         given = batch.kept_source_ids
         kept = sorted(number for number in given if number <= limit)
@@ -208,7 +221,7 @@ class _Numbering:
 def _number(
     source: EntrySource, running: RunningTotals, numbering: _Numbering, taken: frozenset[int]
 ) -> None:
-    """Number a source; the number that its tool gave it is replaced if it is in use, or counts as such."""
+    """Number a source; a number that the tool gave is kept unless it is in `taken` or `numbering.in_use`."""
     number = source.given
     if number is None or number in numbering.in_use or number in taken:
         number = next(numbering.reserved, running.sources_through + 1)
@@ -220,11 +233,11 @@ def _number(
 
 
 def _set_place(
-    prepared: Prepared, batch: Batch, ordinal: int, followed: Followed, *, added_to: str
+    prepared: PreparedMessage, batch: Batch, ordinal: int, followed: Followed, *, added_to: str
 ) -> None:
-    """Set the fields of a prepared message that depend on its position in the log, whatever it was composed for before.
+    """Set every field of a prepared message that depends on its position; an earlier attempt may have set others.
 
-    `added_to` is the `result_id` of the call to whose result a tool added it, "" for any other message.
+    `added_to` is the `result_id` of a call if a tool added the message to its result, else "".
     """
     message = prepared.stored
     message.ordinal = ordinal
@@ -240,7 +253,9 @@ def _set_place(
     message.is_named = is_named(message.type, message.view_tokens, message.tool)
 
 
-def _set_result(prepared: Prepared, given: ToolMessage, batch: Batch, call: OpenCall) -> None:
+def _set_result(
+    prepared: PreparedMessage, given: ToolMessage, batch: Batch, call: OpenCall
+) -> None:
     """Set the fields of a tool result that depend on its call and on the numbers of its sources, with its stub."""
     message = prepared.stored
     tool = given.name or call.tool
@@ -266,8 +281,8 @@ def _set_result(prepared: Prepared, given: ToolMessage, batch: Batch, call: Open
     )
 
 
-def _error_of(prepared: Prepared, given: ToolMessage, batch: Batch, tool: str) -> str | None:
-    """Return the error text of a result; None if an archive, the application or else its content says no failure."""
+def _error_of(prepared: PreparedMessage, given: ToolMessage, batch: Batch, tool: str) -> str | None:
+    """Return the error text of a failed result, else None; an archive decides first, then the application's judge."""
     columns = batch.options.columns.get(prepared.stored.id)
     said = columns.is_failed if columns else None
     if said is None:
@@ -277,7 +292,7 @@ def _error_of(prepared: Prepared, given: ToolMessage, batch: Batch, tool: str) -
     return (prepared.error or prepared.text) if said else None
 
 
-def _stub_tokens(new: Prepared, stub: str, batch: Batch) -> int:
+def _stub_tokens(new: PreparedMessage, stub: str, batch: Batch) -> int:
     """Return the size of a result as its stub; only content and artifact are taken out of most results."""
     is_split = new.has_large_fields
     if is_split:
@@ -319,7 +334,7 @@ def receipt_of(
     stored: Mapping[str, int],
     renumbered: Mapping[str, dict[int, int]],
 ) -> Receipt:
-    """Return the receipt of a batch whose new messages are in an entry; the log had those in `stored` before."""
+    """Return the receipt of a batch: its new messages are in `entry`, and `stored` has the ordinals of the others."""
     messages, sources = (entry.messages, entry.sources) if entry else ((), ())
     by_id = {**stored, **{message.id: message.ordinal for message in messages}}
     ids = batch.ids

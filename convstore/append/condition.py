@@ -14,12 +14,12 @@ from convstore.log.branch import Branch
 from convstore.log.entry import Entry, Totals
 
 
-class TailMoved(Exception):  # noqa: N818 - a result, caught by those who append after a tail
-    """The log does not end with what an append has to follow; the argument is its last ordinal."""
+class TailMoved(Exception):  # noqa: N818 - a result, which callers catch to append again
+    """The log has another tail than the condition of an append names; the argument is the log's last ordinal."""
 
 
-class IdsTaken(Exception):  # noqa: N818 - a result, caught by those who name what they append
-    """The log has ids of the batch for other messages; the argument is the ids."""
+class IdsTaken(Exception):  # noqa: N818 - a result, which callers catch to assign other ids
+    """The log uses ids of the batch for other messages; the argument is the set of these ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Condition:
     """Condition on the log under which an append writes; messages that are stored already need no condition.
 
     Attributes:
-        after: The tail that the entry has to follow directly, or the last ordinal of the log; None for any.
+        after: The tail that the entry has to follow directly, or the last ordinal of the log; None allows any tail.
         branch: The variant that the entry belongs to, if it is not active yet.
-        known: Ids of the batch that the log may have already; None if it may have any.
-        refusal: The error for anything that the log does not have yet, if the turn is over as of `after`.
+        known: Ids of the batch that the log may have already; None allows all of them.
+        refusal: The error to raise if the batch has something new, because the turn is over as of `after`.
     """
 
     after: Totals | int | None = None
@@ -48,8 +48,8 @@ class Condition:
         """Raise an error if nothing may be written after a tail.
 
         Raises:
-            TailMoved: The log ends with something else.
-            ConflictError: The turn is over.
+            TailMoved: The log has another tail than `after`.
+            ConflictError: The turn is over; this is `refusal`.
         """
         if not self.follows(tail):
             raise TailMoved(tail.messages)
@@ -60,8 +60,8 @@ class Condition:
         """Raise an error if the log has ids of the batch that it should not have.
 
         Raises:
-            TailMoved: They may stand after the tail that the batch was made for.
-            IdsTaken: They are those of other messages.
+            TailMoved: The messages with these ids may be later than the tail that the batch was made for.
+            IdsTaken: The ids belong to other messages.
         """
         if self.known is None or self.known.issuperset(found):
             return

@@ -1,9 +1,9 @@
 """Check the types of the fields that readers of the log rely on; each error names the message and the field.
 
-LangChain validates what a constructor is given, but neither assignments nor ``model_construct``, so the name of a
-message may be a number. Every message passes `check_fields` before it is stored, whichever way it came. Readers rely on
-it for the fields that LangChain declares. In `additional_kwargs`, `response_metadata` and content blocks they rely on
-nothing but the type of a block.
+LangChain validates the arguments of a constructor, but neither assignments nor ``model_construct``, so the name of a
+message may be a number. Every message passes `check_fields` before it is stored, however it is appended. Readers rely
+on the types of the fields that LangChain declares, and on the type of a content block. They rely on nothing else in
+`additional_kwargs`, `response_metadata` and content blocks.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _TEXT_BLOCKS = ("text", "input_text", "output_text")
 
 
 class _Fields:
-    """Names of fields, and the types that each may have: exactly, as the store restores no instance of a subclass."""
+    """Names of fields and the exact types that each may have: the store cannot restore instances of subclasses."""
 
     def __init__(self, **types: _Types) -> None:
         self._types = types
         self._values_in = itemgetter(*types)
-        # One look-up of all types: each append checks each message.
+        # One look-up checks all types at once: every append does this for every message.
         self._allowed = frozenset(product(*types.values()))
 
     def fit(self, values: Mapping[str, Any]) -> bool:
@@ -58,7 +58,7 @@ class _Fields:
     def error(
         self, values: Mapping[str, Any], *, where: str = "", index: int
     ) -> InvalidMessageError:
-        """Return the error for a dict that does not fit: about its first wrong field."""
+        """Return the error about the first wrong field of a dict."""
         name = next(
             name
             for name, allowed in self._types.items()
@@ -131,7 +131,7 @@ def check_fields(message: BaseMessage, *, index: int) -> None:
 
 
 def _foreign_class(message: BaseMessage) -> str:
-    """Return the reason why a message of this class cannot be stored, and the remedy."""
+    """Return why a message of this class cannot be stored, and what to do instead."""
     if isinstance(message, RemoveMessage):
         return (
             "the log is immutable; to take messages out of the view call rewind, do not append a "
@@ -147,9 +147,9 @@ def _foreign_class(message: BaseMessage) -> str:
 
 
 def check_blocks(content: Sequence[Any], *, index: int) -> None:
-    """Raise `InvalidMessageError` unless a list of content has texts and blocks only, whose types are texts.
+    """Raise `InvalidMessageError` unless a list of content has only strings and blocks whose type is a string or None.
 
-    The text of a block of text cannot be None: no provider takes it.
+    The text of a text block cannot be None: no provider accepts that.
     """
     for position, block in enumerate(content):
         if type(block) is dict:
@@ -219,7 +219,7 @@ def check_text(value: object, *, field: str, index: int) -> None:
 
 
 def check_id(values: Mapping[str, Any], key: str, *, field: str, index: int) -> None:
-    """Raise `InvalidMessageError` unless a call has an id; some servers send a null or an empty one."""
+    """Raise `InvalidMessageError` unless a call has an id; it may be null or empty, as some servers send it."""
     if key not in values:
         check_text(None, field=field, index=index)
     check_type(values[key], str, NoneType, field=field, index=index)

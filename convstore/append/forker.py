@@ -1,7 +1,7 @@
-"""Forks a conversation: makes another one that begins with the same messages, which are copied.
+"""Fork a conversation: create another one that begins with a copy of its messages.
 
-Entries keep their numbers, ordinals and links, so ids of sources, names of messages and views are the same. The head of
-the copy is written last; see `mongo.copies`.
+Entries keep their numbers, ordinals and links, so source ids, message ids and views are the same. The head of the copy
+is written last; see `mongo.copies`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,14 @@ _SWEEP_AFTER = timedelta(seconds=5 * APPEND_SECONDS)
 
 
 class _Cut(NamedTuple):
-    """The end of a fork: its last totals and active messages, and the entry after the last one that is copied whole."""
+    """The end of a fork.
+
+    Attributes:
+        through: Number of the last entry that is copied unchanged.
+        tail: The totals after the last entry of the fork.
+        active: The active messages of the fork.
+        entry: The entry after `through`, if only a part of it is copied.
+    """
 
     through: int
     tail: Totals
@@ -71,7 +78,8 @@ class Forker:
         """Make the fork; see `Conversation.fork`. About twenty commands, and four for each thousand entries."""
         if PATH in dict(new_scope):
             raise InvalidScopeError(
-                "a fork is no sub-agent's conversation: pass the scope keys of the store only"
+                "new_scope names a sub-agent's conversation, which cannot be a fork; pass the scope "
+                "keys of the store only"
             )
         check_id(key, name="key")
         if before_id is not None:
@@ -108,7 +116,11 @@ class Forker:
                 raise ConversationDeletedError("the new scope was erased while the fork was made")
 
     async def _is_made(self, scope: Scope, source: str, request: str) -> bool:
-        """Return True if the scope has this fork, False if it has no conversation. One command."""
+        """Return True if the scope has this fork, False if it has no conversation. One command.
+
+        Raises:
+            ForkRefusedError: The scope has another conversation.
+        """
         if (head := await self._heads.find(dict(scope))) is None:
             return False
         origin = head.origin
@@ -119,7 +131,7 @@ class Forker:
         return True
 
     async def _copy(self, cached: CachedConversation, target: str, cut: _Cut) -> None:
-        """Copy everything; the state goes before an entry, as the first one of a log would bring its own."""
+        """Copy everything; the state is inserted before the entries, because a first entry would insert its own."""
         source = cached.conversation
         ends = self._ends
         state = await ends.state(cached)
@@ -136,7 +148,7 @@ class Forker:
         await self._copies.annotations(source, target, through=cut.tail.messages)
 
     async def _whole(self, cached: CachedConversation) -> _Cut:
-        """Return the end of the log, without the entries of a variant that is worked on there."""
+        """Return the end of the log, without the entries of a variant that is not finished."""
         tail = await self._copies.last_shown(cached.conversation)
         active = (await self._reader.snapshot(cached, tail, known=NO_REWINDS)).active
         if tail.turn and not tail.over:
@@ -146,7 +158,7 @@ class Forker:
         return _Cut(tail.entries, tail, active)
 
     async def _before(self, cached: CachedConversation, message_id: str) -> _Cut:
-        """Return the place before an active message."""
+        """Return the end of a fork that has everything before an active message."""
         rows = await self._reader.messages_by_id(cached, [message_id])
         if not rows:
             raise UnknownMessageError(message_id)
@@ -180,7 +192,7 @@ class Forker:
     def _last_entry(
         self, row: StoredMessageRow, log: Snapshot, point: Totals, ranges: Ranges
     ) -> Entry:
-        """Return an entry cut before one of its messages, after which the messages in some ranges are rewound."""
+        """Return the part of an entry before one of its messages; afterwards the messages in `ranges` are rewound."""
         whole = row.entry
         before = log.tail
         kept = tuple(message for message in whole.messages if message.ordinal < row.message.ordinal)
@@ -207,10 +219,10 @@ class Forker:
         return changed(entry, log.active, ranges, point=point, undo=0)
 
     async def _standing(self, entry: Entry, row: StoredMessageRow, log: Snapshot) -> Entry:
-        """Return the last entry of a fork with what it records of a place, if it is cut from an entry of a variant.
+        """Return the last entry of a fork; if it is cut from an entry of a variant, record the variant that is shown.
 
-        As far as the fork has the variant, it is what stands there, with neither an end of the turn nor a decision.
-        Else nothing does.
+        If the fork has a part of the variant, that part is shown, without the end of the turn and without a decision.
+        Else no variant is shown at its place.
         """
         event = EVENT.of(row.entry)
         if event is None or not event.variant or not entry.is_rewind:
@@ -222,12 +234,12 @@ class Forker:
         if branch.own and branch.own[0].first < row.message.ordinal:
             shown = here.finished(event.turn, event.variant, began=branch.began)
             recorded = event._replace(kind="append", call="", values="")
-            return _showing(EVENT.on(entry, recorded), shown, branched=0)
+            return _recording(EVENT.on(entry, recorded), shown, branched=0)
         shown = here.changed(ShownVariant("" if is_edit else event.turn))
-        return _showing(entry, shown, branched=entry.totals.branched)
+        return _recording(entry, shown, branched=entry.totals.branched)
 
 
-def _showing(entry: Entry, standing: Standing, *, branched: int) -> Entry:
-    """Return an entry that says what stands at a place; `branched` is that of its totals if nothing is unfinished."""
+def _recording(entry: Entry, standing: Standing, *, branched: int) -> Entry:
+    """Return an entry that records the variant shown at a place; `branched` is for its totals if none is unfinished."""
     made = STANDING.on(entry, standing)
     return replace(made, totals=replace(made.totals, branched=branched_after(made, branched)))

@@ -1,9 +1,10 @@
 """Convert messages of other formats to LangChain messages or OpenAI's chat format.
 
-It supports LangChain's own dicts (``message_to_dict``, ``model_dump``), messages of Anthropic's API with ``tool_use``
-and ``tool_result`` blocks, items of OpenAI's Responses API, and the whole responses of the three APIs. The result
-equals that of LangChain's integrations: calls are in ``tool_calls`` and stay in the content, each result is a tool
-message of its own, and provider, model and stop reason of a whole response are in ``response_metadata``.
+The module supports LangChain's own dicts (``message_to_dict``, ``model_dump``), messages of Anthropic's API with
+``tool_use`` and ``tool_result`` blocks, items of OpenAI's Responses API, and the whole responses of the three APIs. The
+converted messages equal those of LangChain's integrations: calls are in ``tool_calls`` and stay in the content, and
+each result is a separate tool message. Provider, model and stop reason of a whole response are in
+``response_metadata``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from convstore.append.fields import check_id, check_text, check_type
 from convstore.append.responses import (
     OF_SDK,
     OUTPUTS,
+    TEXTS,
     AnswerItems,
     is_answer_item,
     is_of_anthropic,
@@ -41,7 +43,6 @@ _Fields: TypeAlias = dict[str, Any]
 
 _WHOLE: Final = {"chat.completion": "choices", "response": "output"}
 _MOVED_FIELDS: Final = ("model", "stop_reason", "stop_sequence", "finish_reason")
-_TEXTS: Final = frozenset({"input_text", "output_text"})
 _CALL_BLOCKS: Final = {"tool_use": "input", "tool_call": "args"}
 
 
@@ -81,7 +82,7 @@ def read_items(batch: Iterable[Any]) -> list[Item]:
 
 
 def _are_of_answers(values: Sequence[Any]) -> list[bool]:
-    """Return for each value if it is an item of an answer; one of an unknown type is so beside another item."""
+    """Return for each value True if it is an item of an answer; an unknown type counts next to another such item."""
     found = [_is_of_answer(value) for value in values]
     for order in (range(len(values)), reversed(range(len(values)))):
         is_beside = False
@@ -104,7 +105,7 @@ def field_error(error: ValidationError, *, index: int) -> InvalidMessageError:
 
 
 def without_input(error: ValidationError) -> ValidationError:
-    """Return the same error without the values that were refused: a traceback shows causes, and these are contents."""
+    """Return the same error without the rejected values: they are contents, and a traceback would show them."""
     details: Any = error.errors(include_url=False)
     return ValidationError.from_exception_data(error.title, details, hide_input=True)
 
@@ -129,7 +130,7 @@ def _read(value: Any, *, index: int) -> list[Any]:
 
 
 def _check_is_reply(value: Mapping[str, Any], *, index: int) -> None:
-    """Raise an UnfinishedReplyError for what a provider or a gateway answers in place of a reply that failed.
+    """Raise an UnfinishedReplyError if a provider or a gateway returned an error in place of the reply.
 
     >>> _check_is_reply({"error": {"message": "Rate limit"}}, index=0)
     Traceback (most recent call last):
@@ -145,7 +146,7 @@ gateway answered with an error), so it was not appended; ask the model again, or
 
 
 def _without_envelope(value: Mapping[str, Any]) -> _Fields:
-    """Return a message of an API without the fields of a response; those of an answer become its metadata."""
+    """Return a message of an API without the fields of its response; those of Anthropic's API become metadata."""
     if value.get("role") != "assistant" or not is_of_anthropic(value):
         return {key: part for key, part in value.items() if key not in ("type", "status")}
     left_out = ("type", "status", *_MOVED_FIELDS)
@@ -162,17 +163,17 @@ def _block_without_nulls(block: Any) -> Any:
 
 
 def _from_blocks(value: Mapping[str, Any], content: list[Any], *, index: int) -> list[Any]:
-    """Return a message whose content is a list of blocks, or one for each result in it."""
+    """Return a message whose content is a list of blocks; one with tool results becomes several messages."""
     role = value.get("role")
     types = {block_type(block) for block in content}
     if role == "user" and "tool_result" in types:
         return list(_results(value, content, index=index))
     if role == "assistant" and types & _CALL_BLOCKS.keys() and not value.get("tool_calls"):
         calls = list(_block_calls(content, index=index))
-        # an invalid call, which no API takes back
+        # an API rejects a history with these invalid calls
         content = [block for block in content if not _is_deep_call(block)]
         value = {**value, "tool_calls": calls, "content": content}
-    if types & _TEXTS:
+    if types & TEXTS:
         return [{**value, "content": texts(content)}]
     return [value]
 
@@ -181,7 +182,7 @@ def _from_response(value: Mapping[str, Any], whole: str, *, index: int) -> _Fiel
     """Return the answer in a `ChatCompletion` or `Response`, in OpenAI's chat format with usage and model.
 
     Raises:
-        UnfinishedReplyError: It failed, was cancelled or is still being made.
+        UnfinishedReplyError: The response failed, was cancelled or is still in progress.
     """
     key = _WHOLE[whole]
     check_type(value.get(key), list, field=key, index=index)
@@ -207,9 +208,7 @@ def _from_items(value: Mapping[str, Any], *, index: int) -> _Fields:
         if isinstance(item, Mapping) and is_refused(item):
             raise refusal(item, index=index, field=field)
         if not (_is_of_answer(item) or may_be_item(item)):
-            problem = (
-                "is no item of an answer of OpenAI's Responses API; append the items before it"
-            )
+            problem = "is not an output item of OpenAI's Responses API; append the items before it"
             raise InvalidMessageError(problem, index=index, field=field)
         answer.add(item, index=index)
     return answer.message()
@@ -229,7 +228,7 @@ def _choice(value: Mapping[str, Any], *, index: int) -> Mapping[str, Any]:
 
 
 def _from_choice(value: Mapping[str, Any], choice: Mapping[str, Any], *, index: int) -> _Fields:
-    """Return the message of a choice without empty fields, which a stream of it does not have; its id is made of it."""
+    """Return the message of a choice, without empty fields, as a stream has none; the id is a hash of its content."""
     message = {
         key: part
         for key, part in choice["message"].items()
@@ -239,12 +238,12 @@ def _from_choice(value: Mapping[str, Any], choice: Mapping[str, Any], *, index: 
     if calls:
         message["tool_calls"] = [_as_sent(call) for call in calls]
     fields = [value.get("id") or None, value.get("created"), choice.get("finish_reason"), message]
-    # Some servers repeat the ids that they give.
+    # Some servers give the same id to several replies.
     return {**message, "id": str(uuid5(NAMESPACE_OID, valid_text(_identity(fields))))}
 
 
 def _as_sent(call: Any) -> Any:
-    """Return a call without its number, which some servers give a whole reply, too, and without what an SDK adds."""
+    """Return a call without fields of an SDK and without `index`, which some servers send in whole replies."""
     if not isinstance(call, Mapping):
         return call
     made = {key: part for key, part in call.items() if key != "index"}
@@ -255,10 +254,9 @@ def _as_sent(call: Any) -> Any:
 
 def _identity(fields: list[Any]) -> str:
     """Return fields as a text that does not depend on the order of keys."""
-    # values that JSON lacks, or that nest too deeply
     try:
         return json.dumps(fields, sort_keys=True)
-    except (TypeError, ValueError, RecursionError):
+    except (TypeError, ValueError, RecursionError):  # not JSON, or nested too deeply
         return text_of(fields)
 
 
@@ -282,7 +280,7 @@ def _from_items_or_langchain(value: Mapping[str, Any], kind: str, *, index: int)
         )
         raise InvalidMessageError(problem, index=index, field="type")
     data = inner if isinstance(inner := value.get("data"), dict) else value
-    # LangChain would make None the text "None"
+    # LangChain would convert None to the text "None".
     if kind == "tool" and data.get("content", "") is None:
         check_type(None, str, list, field="content", index=index)
     try:
@@ -311,7 +309,7 @@ def _from_items_or_langchain(value: Mapping[str, Any], kind: str, *, index: int)
 def _results(value: Mapping[str, Any], content: list[Any], *, index: int) -> Iterator[_Fields]:
     """Return the results in a user message of Anthropic's API, then its other content.
 
-    The last message has the dict's id; those before it get ids derived from that.
+    The last message has the dict's id; earlier messages get ids derived from that id.
     """
     rest = [block for block in content if block_type(block) != "tool_result"]
     blocks = [

@@ -2,8 +2,8 @@
 
 ``append`` calls it first, before anything is encoded or sent, so a refused batch has no effect. No field is lost: those
 that LangChain lacks stay in ``additional_kwargs`` under their own names. (LangChain's ``convert_to_messages`` drops
-such keys of tool messages and tool calls. It raises a bare ``ValidationError`` or ``JSONDecodeError`` if a call's
-arguments are ``null`` or not JSON.)
+such keys of tool messages and tool calls. It raises ``ValidationError`` or ``JSONDecodeError`` if a call's arguments
+are ``null`` or not JSON.)
 
 Dicts are copied, so later changes by the caller do not affect the messages. Only dicts and lists are copied, in a loop
 and not by recursion. A tuple or any other object inside an artifact is shared, as is everything inside a LangChain
@@ -216,13 +216,13 @@ def _is_of_sdk(value: Any) -> bool:
 
 
 def _dumped(value: Any) -> Any:
-    """Return an object of a provider's SDK as a dict, a dict with those in its lists as dicts, all else as it is."""
+    """Return an object of a provider's SDK as a dict; in a dict, also convert the objects in its lists."""
     if isinstance(value, Mapping):
         lists = [key for key in _LISTS if isinstance(value.get(key), list)]
         return (
             {**value, **{key: list(map(_dumped, value[key])) for key in lists}} if lists else value
         )
-    # The SDKs do not validate what they receive, so pydantic may warn of the types in it.
+    # The SDKs do not validate responses, so pydantic may warn about their types.
     if isinstance(value, BaseModel):
         return value.model_dump(exclude_none=True, by_alias=True, warnings=False)
     return value
@@ -251,8 +251,8 @@ def _whole(item: Any, *, index: int) -> BaseMessage:
 def _from_chunk(chunk: BaseMessage) -> BaseMessage:
     """Return the whole message of a chunk, with every field and extra that the chunk has.
 
-    Without validation: ``message_chunk_to_message`` validates again and so drops extra fields and the ``extras``
-    of tool calls. The chunk has parsed its ``tool_call_chunks`` into ``tool_calls`` itself when it was made.
+    The message is not validated: ``message_chunk_to_message`` validates, and so drops extra fields and the ``extras``
+    of tool calls. The chunk itself parsed its ``tool_call_chunks`` into ``tool_calls`` when it was created.
     """
     fields = {name: value for name, value in vars(chunk).items() if name not in _ONLY_IN_CHUNKS}
     whole = _WHOLE_CLASS_OF[type(chunk)].model_construct(**fields, **(chunk.model_extra or {}))
@@ -286,7 +286,7 @@ def _ids(items: list[Item], *, key: str | None, new_id: Callable[[], str]) -> li
 
 
 def _is_reply(item: Any) -> bool:
-    """Return True for a reply of a model: some servers send an empty id, which is no id."""
+    """Return True for a reply of a model. Some servers send it with an empty id, which counts as a missing id."""
     return isinstance(item, AIMessage) or (
         isinstance(item, Mapping) and item.get("role") == "assistant"
     )
@@ -301,7 +301,7 @@ def _derived_id(index: int, key: str) -> str:
 def naming_conflicts(
     messages: Sequence[BaseMessage], *, key: str | None = None, turn: str = ""
 ) -> Iterator[None]:
-    """Raise a conflict of a message by its key and position, because the caller never saw an id that was derived."""
+    """Convert a conflict of a message so that it names the key and position: callers do not know derived ids."""
     try:
         yield
     except ContentConflictError as error:
@@ -333,7 +333,7 @@ def _from_dict(raw: Mapping[str, object], *, index: int) -> BaseMessage:
     if needed := _NEEDED_TEXT.get(_CLASS_OF_ROLE[role]):
         check_text(fields.get(needed), field=needed, index=index)
     if role == "developer":
-        # as langchain-openai does, so that it sends this role again
+        # the key under which langchain-openai finds the role to send
         fields["__openai_role__"] = role
     content = fields.pop("content", None)
     if content is None and role not in _MAY_BE_EMPTY:
@@ -359,7 +359,7 @@ def _from_dict(raw: Mapping[str, object], *, index: int) -> BaseMessage:
 
 
 def _take_assistant(fields: _Fields, *, index: int) -> _Fields:
-    """Take the tool calls, the counts of tokens and the metadata of an answer out of ``fields``."""
+    """Remove tool calls, token counts and metadata of an answer from ``fields``, and return them."""
     lists = _take_calls(fields, index=index)
     for name in _NULL_MEANS_ABSENT:
         if fields.get(name, ...) is None:
@@ -375,9 +375,9 @@ def _take_assistant(fields: _Fields, *, index: int) -> _Fields:
 
 
 def _take_calls(fields: _Fields, *, index: int) -> _Fields:
-    """Take the tool calls out of ``fields``; the raw ones stay if LangChain's two lists would lose information.
+    """Remove the tool calls from ``fields``; the raw calls stay if LangChain's two lists would lose information.
 
-    Calls of a type that is not known stay apart from them: they are no calls for the client.
+    Calls of an unknown type move to ``other_tool_calls``, because the client does not answer them.
     """
     given: Any = fields.pop("tool_calls", None)
     check_type(given, list, NoneType, field="tool_calls", index=index)
@@ -420,7 +420,7 @@ def _call(call: Any, *, field: str, index: int) -> _Fields:
         return {**tool_call(name=name, args={_CUSTOM_INPUT: given or ""}, id=call_id)}
     try:
         return read_call(name, given, call_id)
-    except ValueError as error:  # a dict that no JSON made
+    except ValueError as error:  # a dict with values that JSON does not have
         raise InvalidMessageError(
             str(error), index=index, field=f"{field}.{part}.{source}"
         ) from error

@@ -1,4 +1,4 @@
-"""Read a batch as a caller gives it: its messages, and its items that are no messages; prepare these for the log."""
+"""Split a caller's batch into messages and items of the application, and prepare the items for the log."""
 
 from __future__ import annotations
 
@@ -34,12 +34,16 @@ class PreparedItem(NamedTuple):
     chunks: tuple[Chunk, ...] = ()
 
 
-Given = tuple[Sequence[Item], list[BaseMessage], list[PlacedItem]]
-"""A batch as it was given, its messages, and its items with their places among these."""
+ReadBatch = tuple[Sequence[Item], list[BaseMessage], list[PlacedItem]]
+"""The elements of a batch as the caller gave them, its messages, and its items with their positions among these."""
 
 
-def read_history(batch: Any, *, key: str | None) -> Given:
-    """Return the messages of a history, which has no items; those without an id get one, on the caller's objects."""
+def read_history(batch: Any, *, key: str | None) -> ReadBatch:
+    """Return the messages of a history; missing ids are set on the caller's objects.
+
+    Raises:
+        InvalidInputError: The history has items.
+    """
     read = read_batch(batch, key=key)
     if read[-1]:
         raise InvalidInputError(
@@ -48,8 +52,8 @@ def read_history(batch: Any, *, key: str | None) -> Given:
     return read
 
 
-def read_batch(batch: Any, *, key: str | None) -> Given:
-    """Return the messages and items of a batch; those without an id get one, on the caller's objects."""
+def read_batch(batch: Any, *, key: str | None) -> ReadBatch:
+    """Return the messages and items of a batch; missing ids are set on the caller's objects."""
     messages, found = _split(batch)
     given = items_of(messages) if messages or not found else []
     nameless = [index for index, item in given if isinstance(item, Mapping) and not item.get("id")]
@@ -91,12 +95,12 @@ def _split(batch: Any) -> tuple[Any, list[PlacedItem]]:
 def _named(
     items: Sequence[PlacedItem], given: Sequence[Item], *, key: str | None
 ) -> list[PlacedItem]:
-    """Set the missing ids of items, from `key` if there is one; return them with the number of messages before each.
+    """Set missing ids of items, derived from `key` if given; return the items with the number of messages before each.
 
-    A dict of the batch may have become several messages, which `given` has.
+    `given` has the messages of the batch; one dict may have become several of them.
 
     Raises:
-        InvalidInputError: An id or a kind is invalid, or two items have the same id. Nothing was set.
+        InvalidInputError: An id or a kind is invalid, or two items have the same id. No id was set.
     """
     ids = dict[str, int]()
     for index, (item, _) in enumerate(items):
@@ -124,10 +128,12 @@ def prepare_items(
     omitted: list[str] | None,
     minimum: int,
 ) -> tuple[PreparedItem, ...]:
-    """Encode items, those of at least `minimum` characters as chunks with these numbers; see `batch.prepare`.
+    """Encode items; data of at least `minimum` characters becomes chunks with these numbers; see `batch.prepare`.
+
+    Paths of values that cannot be encoded are added to `omitted`, unless it is None.
 
     Raises:
-        UnencodableError: The codec cannot encode the type of a value, unless `omitted` takes its path.
+        UnencodableError: The codec cannot encode the type of a value, and `omitted` is None.
     """
     prepared = list[PreparedItem]()
     for index, (item, position) in enumerate(items):
@@ -154,10 +160,10 @@ def prepare_items(
 
 
 async def stored_items(log: Log, conversation: str, items: Sequence[PreparedItem]) -> set[str]:
-    """Return the ids of items that the log has. No command without items.
+    """Return the ids of the items that the log has. One command, or no command if there are no items.
 
     Raises:
-        ContentConflictError: One of them has other data, or another kind.
+        ContentConflictError: The log has an item with other data or another kind under the same id.
     """
     given = {item.stored.id: item.stored.digest for item in items}
     rows = item_rows(await log.entries_with_items(conversation, given)) if given else []

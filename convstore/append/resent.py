@@ -1,8 +1,8 @@
 """Find the part of a resent history that the log already has: the rule of ``append_history``.
 
-Messages are compared by their content digests. The questions align a history with the log: the longest beginning of
-its questions that ends those of the log is known. In each known turn, the messages that the log has in the same order
-are known, too.
+Messages are compared by their content digests. The questions align a history with the log: the longest prefix of its
+questions that is a suffix of the questions of the log is known. In each known turn, the messages that the log has in
+the same order are known, too.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from convstore.messages.tool_calls import calls_of, is_paused
 from convstore.messages.values import Codec
 
 _EVIDENCE = 8
-"""Turns whose answers are compared where questions repeat."""
+"""Number of turns whose answers are compared where questions repeat."""
 
 
-class Match(NamedTuple):
-    """The result of a comparison.
+class HistoryMatch(NamedTuple):
+    """The part of a history that the log has.
 
     Attributes:
-        matched: By index in the batch, the messages of the log that equal its known ones.
+        matched: The equal messages of the log, by index in the batch.
         start: Index of the last known question; 0 if no question is known.
-        skipped: Number of leading system messages that are not written, because the log has begun.
+        skipped: Number of leading system messages that are not written, because the log is not empty.
         differs: True if batch and log diverge.
     """
 
@@ -45,7 +45,7 @@ class Match(NamedTuple):
 
 
 def comparable(message: BaseMessage, codec: Codec) -> EntryMessage:
-    """Return a message of a batch as the log would have it, as far as that is compared."""
+    """Return the stored form of a message, with only the fields that are compared."""
     return EntryMessage(
         ordinal=0,
         id=str(message.id),
@@ -67,17 +67,17 @@ def leading_systems(messages: Sequence[EntryMessage]) -> int:
 
 def compare(
     batch: Sequence[EntryMessage], log: Sequence[EntryMessage], *, turns: int, exactly: bool
-) -> Match:
+) -> HistoryMatch:
     """Find the messages of a batch that the log has.
 
-    A question that is alone in the batch, with nothing after it, is new. Where texts repeat, the answers decide which
-    questions are known.
+    A batch with a single question and nothing after it is new. Where questions repeat, the answers decide which of them
+    are known.
 
     Args:
         batch: The messages of a history.
         log: The active messages at the end of the log.
         turns: Number of all turns of the log.
-        exactly: The batch has to hold every answer of its known turns, and nothing else before its new messages.
+        exactly: True if the batch must have every answer of its known turns, and only known messages before new ones.
 
     >>> from langchain_core.messages import AIMessage, HumanMessage
     >>> said = (HumanMessage("Why?"), AIMessage("So."), HumanMessage("And?"))
@@ -92,28 +92,30 @@ def compare(
     if not is_new:
         known = _known_questions(asked[1:], logged[1:], whole=0 if exactly else turns)
     if not known and len(asked) > 2 and logged[1:]:
-        return Match(differs=True)
+        return HistoryMatch(differs=True)
     aligned = logged[len(logged) - 1 - known :]
     leading = leading_systems(batch)
-    # Leading system messages are not written once the log has begun, so no later one is theirs.
+    # Leading system messages are written only to an empty log, so they match only those that begin it.
     begun = leading_systems([message for _, message in aligned[0]])
     mine = [asked[0][:leading], asked[0][leading:], *asked[1 : known + 1]]
     theirs = [aligned[0][:begun], aligned[0][begun:], *aligned[1:]]
     matched: dict[int, EntryMessage] = {}
     for sent, stored in zip(mine, theirs, strict=True):
         matched |= _in_order(sent, stored)
-    match = Match(matched, asked[known][0][0] if known else 0, leading if log else 0)
+    match = HistoryMatch(matched, asked[known][0][0] if known else 0, leading if log else 0)
     return match._replace(differs=exactly and not _is_exact(match, aligned[1:]))
 
 
-def parting(
+def divergence(
     batch: Sequence[EntryMessage], log: Sequence[EntryMessage], *, exactly: bool
 ) -> tuple[EntryMessage | None, EntryMessage | None]:
-    """Find the divergence of batch and log: after their common prefix, else after the last longest match in the log.
+    """Find the point where batch and log diverge: after their common prefix, else after the last longest match.
 
-    Returns the last message of the log up to which they agree, and the active message after it; None if
-    there is no such message. Only questions are compared, unless `exactly`; then answers, and all messages if the batch
-    has tool messages.
+    Only questions are compared. With `exactly` answers are compared, too, and all messages if the batch has tool
+    messages.
+
+    Returns:
+        The last message of the log up to which the two agree, and the active message after it; each may be None.
     """
     active = log[leading_systems(log) :]
     sent = batch[leading_systems(batch) :]
@@ -134,7 +136,7 @@ def parting(
 
 
 def _compared(messages: Sequence[EntryMessage], *, answers: bool) -> list[EntryMessage]:
-    """Return the questions among messages, and perhaps their answers."""
+    """Return the questions among messages, and the answers, too, if `answers` is true."""
     return [
         message
         for message in messages
@@ -145,7 +147,7 @@ def _compared(messages: Sequence[EntryMessage], *, answers: bool) -> list[EntryM
 def _last_agreement(
     sent: Sequence[EntryMessage], logged: Sequence[EntryMessage]
 ) -> EntryMessage | None:
-    """Return the message of a log at which its agreement with the beginning of a history ends; None without one."""
+    """Return the last message of the longest match between the log and a prefix of the history, if any matches."""
     lengths = _agreements(
         [message.content_digest for message in sent], [message.content_digest for message in logged]
     )
@@ -162,7 +164,7 @@ _Turn = list[tuple[int, EntryMessage]]
 
 
 def _turns(messages: Sequence[EntryMessage]) -> list[_Turn]:
-    """Return the messages before the first question, then the turns."""
+    """Split messages at questions: the first list has those before the first question, each other list is a turn."""
     turns: list[_Turn] = [[]]
     for index, message in enumerate(messages):
         if message.type == "human":
@@ -172,10 +174,10 @@ def _turns(messages: Sequence[EntryMessage]) -> list[_Turn]:
 
 
 def _known_questions(asked: Sequence[_Turn], logged: Sequence[_Turn], *, whole: int) -> int:
-    """Return the number of a batch's first questions that are the last ones of the log.
+    """Return how many of a batch's first questions are the last questions of the log.
 
-    Where texts repeat there are several such numbers. The one with the most equal answers counts, then `whole`, then
-    the one with the fewest different answers, then the longest.
+    Where questions repeat, several numbers are possible. The one with the most equal answers is chosen, then `whole`,
+    then the one with the fewest different answers, then the largest.
     """
     questions = [turn[0][1].content_digest for turn in asked]
     lengths = _agreements(questions, [turn[0][1].content_digest for turn in logged])
@@ -197,12 +199,12 @@ def _known_questions(asked: Sequence[_Turn], logged: Sequence[_Turn], *, whole: 
 
 
 def _answer(turn: _Turn) -> bytes:
-    """Return the digest of the last answer of a turn; empty without an answer."""
+    """Return the digest of the last answer of a turn, or b"" if it has no answer."""
     return next((message.content_digest for _, message in reversed(turn) if message.is_answer), b"")
 
 
 def _in_order(mine: _Turn, theirs: _Turn) -> dict[int, EntryMessage]:
-    """Return the messages of a batch's turn that the log's turn has in the same order, by index."""
+    """HistoryMatch the messages of a batch's turn with equal messages of the log's turn in the same order; by index."""
     positions = defaultdict[bytes, deque[int]](deque)
     for position, (_, message) in enumerate(theirs):
         positions[message.content_digest].append(position)
@@ -218,17 +220,17 @@ def _in_order(mine: _Turn, theirs: _Turn) -> dict[int, EntryMessage]:
     return found
 
 
-def _is_exact(match: Match, known_turns: Iterable[_Turn]) -> bool:
+def _is_exact(match: HistoryMatch, known_turns: Iterable[_Turn]) -> bool:
     """Return True if the batch has every answer of its known turns, and only known messages before its new ones."""
-    held = {message.ordinal for message in match.matched.values()}
+    matched = {message.ordinal for message in match.matched.values()}
     answers = [message.ordinal for turn in known_turns for _, message in turn if message.is_answer]
-    return held.issuperset(answers) and match.matched.keys() >= set(
+    return matched.issuperset(answers) and match.matched.keys() >= set(
         range(match.skipped, match.known)
     )
 
 
 def _borders(digests: Sequence[bytes]) -> list[int]:
-    """Return for each prefix of some digests the length of its longest border (Knuth-Morris-Pratt)."""
+    """Return the length of the longest border of each prefix of the digests (Knuth-Morris-Pratt)."""
     borders: list[int] = []
     for index, digest in enumerate(digests):
         length = borders[-1] if borders else 0
@@ -239,5 +241,5 @@ def _borders(digests: Sequence[bytes]) -> list[int]:
 
 
 def _agreements(batch: Sequence[bytes], log: Sequence[bytes]) -> list[int]:
-    """Return for each message of the log the length of the batch's longest prefix that ends there."""
+    """Return for each message of the log the length of the longest prefix of the batch that ends there."""
     return _borders([*batch, b"", *log])[len(batch) + 1 :]

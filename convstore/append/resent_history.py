@@ -1,7 +1,7 @@
 """Append the new part of a history that a client sends again, after comparing it with the active log.
 
-The comparison reads the digests of the end of the log, as far as the history could match. The writer then appends the
-rest directly after the last entry read. If another append came first, the comparison is repeated.
+The comparison reads the digests of the end of the log, as far back as the history could match. The writer then appends
+the rest directly after the last entry read. If another append came first, the comparison is repeated.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from langchain_core.messages import BaseMessage
 
 from convstore.append.condition import Condition, TailMoved
 from convstore.append.resent import (
-    Match,
+    HistoryMatch,
     comparable,
     compare,
+    divergence,
     leading_systems,
-    parting,
 )
 from convstore.append.trust import read_sent, taken_from
 from convstore.append.writer import Writer
@@ -43,9 +43,10 @@ from convstore.values.scope import Scope
 
 _NO_LOG = Totals()
 _NOTHING = Receipt(message_ids=(), first=0, last=0, ordinals=(), written=0)
-_LIKELY = 4
-_MARGIN = 8
-"""Entries of a turn where nothing is known of the log, and those that are read in addition."""
+_ENTRIES_PER_TURN = 4
+"""Estimated number of entries of a turn, while the tail of the log is not cached."""
+_EXTRA_ENTRIES = 8
+"""Number of entries that are read in addition to the estimate."""
 _GROWTH = 4
 _MAXIMUM_ENTRIES = 1_000
 _BEGINNING = 200
@@ -53,21 +54,21 @@ _BEGINNING = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """The parts of a history that the log has, and that are to be written.
+class HistoryPlan:
+    """The messages of a history that are known, that are to be written, and that are ignored.
 
     Attributes:
         sent: The messages of the history.
-        batch: What is compared of them.
-        match: The known ones.
-        taken: By index, the messages to write.
-        ignored: Names of all other messages.
+        batch: Their stored forms, with only the fields that are compared.
+        match: The messages that the log has.
+        taken: The messages to write, by index.
+        ignored: Names of all other messages, for the receipt.
         tail: Totals of the log that was compared.
     """
 
     sent: Sequence[SentMessage]
     batch: Sequence[EntryMessage]
-    match: Match
+    match: HistoryMatch
     taken: Mapping[int, BaseMessage]
     ignored: tuple[str, ...] = ()
     tail: Totals = _NO_LOG
@@ -79,11 +80,11 @@ class Decision:
 
     @property
     def known(self) -> dict[int, str]:
-        """Return the ids that the log has for known messages, by index, in order."""
+        """Return the ids of known messages in the log, by index, in order."""
         return {index: self.match.matched[index].id for index in sorted(self.match.matched)}
 
     def receipt(self, new: Receipt | None) -> Receipt:
-        """Return the receipt: the known messages of the log and those that were added, in the order of the history."""
+        """Return the receipt of known and new messages, in the order of the history; `new` is that of the new ones."""
         places = {index: (item.id, item.ordinal) for index, item in self.match.matched.items()}
         if new:
             places |= dict(
@@ -95,13 +96,13 @@ class Decision:
         return (new or _NOTHING).model_copy(update=update)
 
 
-class _End(NamedTuple):
-    """The part of a conversation's log, from its end, that was read.
+class _LogEnd(NamedTuple):
+    """The end of a conversation's log, as far as it was read.
 
     Attributes:
         active: The active messages, in order.
-        log: The log, if there is one.
-        start: The number of the first entry read; 1 if all was read.
+        log: The log; None if there is no conversation.
+        start: The number of the first entry read; 1 if the whole log was read.
     """
 
     active: Sequence[EntryMessage] = ()
@@ -154,47 +155,51 @@ class Resender:
         trust: Trust,
         options: AppendOptions,
     ) -> Receipt:
-        async def write() -> tuple[Decision, Receipt]:
-            decision = await self.decide(scope, sent, trust)
-            if decision.is_known and not skip:
-                raise ResentHistoryError(known=decision.match.known)
-            return decision, decision.receipt(await self._write(scope, decision, options))
+        async def write() -> tuple[HistoryPlan, Receipt]:
+            plan = await self.decide(scope, sent, trust)
+            if plan.is_known and not skip:
+                raise ResentHistoryError(known=plan.match.known)
+            return plan, plan.receipt(await self._write(scope, plan, options))
 
-        decision, receipt = await until_written(write, TailMoved, ConversationDeletedError)
-        for index, match in decision.match.matched.items():
+        plan, receipt = await until_written(write, TailMoved, ConversationDeletedError)
+        for index, match in plan.match.matched.items():
             if sent[index].message.type == sent[index].origin.type:
                 sent[index].origin.id = match.id
         return receipt
 
     async def _write(
-        self, scope: Scope, decision: Decision, options: AppendOptions
+        self, scope: Scope, plan: HistoryPlan, options: AppendOptions
     ) -> Receipt | None:
-        """Append what a decision takes; None for nothing."""
-        if not decision.taken:
+        """Append the new messages of a plan, if there are any, and return their receipt."""
+        if not plan.taken:
             return None
-        indexes = [decision.sent[index].position for index in decision.taken]
+        indexes = [plan.sent[index].position for index in plan.taken]
         written = await self._writer.append(
             scope,
-            list(decision.taken.values()),
-            condition=Condition(decision.tail),
+            list(plan.taken.values()),
+            condition=Condition(plan.tail),
             options=replace(options, indexes=indexes),
         )
         return written.receipt
 
     async def decide(
         self, scope: Scope, sent: Sequence[SentMessage], trust: Trust, *, compares: bool = True
-    ) -> Decision:
-        """Find the part of a history that the log has; writes nothing, and refuses a history that differs.
+    ) -> HistoryPlan:
+        """Compare a history with the log and return the plan; nothing is written.
 
-        Without `compares` nothing is known, so that its questions are new.
+        Without `compares` no message counts as known, so all questions are new.
+
+        Raises:
+            HistoryDivergedError: History and log differ.
+            UntrustedMessageError: Messages would be ignored, and the trust is strict.
         """
         messages = [item.message for item in sent]
         batch = await run_in_thread_if_long(
             lambda: [comparable(message, self._codec) for message in messages],
             characters=characters_in(messages),
         )
-        match = Match()
-        end = _End()
+        match = HistoryMatch()
+        end = _LogEnd()
         cached = await self._reader.find(scope)
         if cached is not None:
             async with self._reader.reading(cached):
@@ -202,7 +207,7 @@ class Resender:
                 if compares:
                     match = compare(batch, end.active, turns=end.tail.turns, exactly=trust.is_all)
                 if match.differs:
-                    match = await self._explained(cached, end, batch, trust)
+                    match = await self._match_of_repeat(cached, end, batch, trust)
             tail = cached.tail
             if tail is None or tail.entries < end.tail.entries or tail.link == end.tail.link:
                 self._cache.confirm(cached, end.tail)
@@ -213,14 +218,14 @@ class Resender:
             ignored = tuple(item.name for index, item in enumerate(sent) if index not in known)
         if ignored and trust.strict:
             raise UntrustedMessageError(ignored)
-        return Decision(sent, batch, match, taken, ignored, end.tail)
+        return HistoryPlan(sent, batch, match, taken, ignored, end.tail)
 
-    async def _end(self, cached: CachedConversation, batch: Sequence[EntryMessage]) -> _End:
+    async def _end(self, cached: CachedConversation, batch: Sequence[EntryMessage]) -> _LogEnd:
         """Read the end of the log until it has more questions than the batch; usually one command."""
         questions = _questions(batch)
         tail = cached.tail
-        each = max(tail.entries / max(tail.turns, 1), 1) if tail else _LIKELY
-        limit = min(int(questions * each) + _MARGIN, _MAXIMUM_ENTRIES)
+        each = max(tail.entries / max(tail.turns, 1), 1) if tail else _ENTRIES_PER_TURN
+        limit = min(int(questions * each) + _EXTRA_ENTRIES, _MAXIMUM_ENTRIES)
         entries = await self._reader.read_your_writes(
             cached,
             lambda: self._entries(cached.conversation, limit=limit),
@@ -235,24 +240,28 @@ class Resender:
             active[:0] = _messages(log.active.of(entries))
             start = log.active.end_before(entries[0].number)
             if start <= 1 or _questions(active) > questions:
-                return _End(active, log, start)
+                return _LogEnd(active, log, start)
             limit = min(_GROWTH * limit, _MAXIMUM_ENTRIES)
             entries = await self._entries(cached.conversation, before=start, limit=limit)
             check_dense(cached.conversation, entries, last=start - 1)
-        return _End(active, log)
+        return _LogEnd(active, log)
 
-    async def _explained(
-        self, cached: CachedConversation, end: _End, batch: Sequence[EntryMessage], trust: Trust
-    ) -> Match:
-        """Return the match of a batch that repeats an earlier append with the same ids; refuse any other."""
-        if repeated := await self._repeated(cached, end, batch, trust):
+    async def _match_of_repeat(
+        self, cached: CachedConversation, end: _LogEnd, batch: Sequence[EntryMessage], trust: Trust
+    ) -> HistoryMatch:
+        """Return the match of a batch that repeats an earlier append with the same ids.
+
+        Raises:
+            HistoryDivergedError: The batch is not such a repetition; names the messages where log and batch differ.
+        """
+        if repeated := await self._find_repeat(cached, end, batch, trust):
             return repeated
-        found = parting(batch, end.active, exactly=trust.is_all)
+        found = divergence(batch, end.active, exactly=trust.is_all)
         if end.log and end.start > 1:
             entries = await self._entries(
                 cached.conversation, before=min(end.start, _BEGINNING + 1), limit=_BEGINNING
             )
-            first = parting(batch, _messages(end.log.active.of(entries)), exactly=trust.is_all)
+            first = divergence(batch, _messages(end.log.active.of(entries)), exactly=trust.is_all)
             if first[0]:
                 found = first
             elif not found[0]:
@@ -260,10 +269,10 @@ class Resender:
         after_id, before_id = (message.id if message else None for message in found)
         raise HistoryDivergedError(after_id=after_id, before_id=before_id)
 
-    async def _repeated(
-        self, cached: CachedConversation, end: _End, batch: Sequence[EntryMessage], trust: Trust
-    ) -> Match | None:
-        """Return the match of a batch whose messages are stored under their ids, equal and active; else None."""
+    async def _find_repeat(
+        self, cached: CachedConversation, end: _LogEnd, batch: Sequence[EntryMessage], trust: Trust
+    ) -> HistoryMatch | None:
+        """Return the match of a batch if the log has all its messages under their ids, equal and active; else None."""
         start = leading_systems(batch)
         sent = {
             index: item
@@ -282,7 +291,7 @@ class Resender:
             end.log and not all(end.log.active.has(message.ordinal) for message in found.values())
         ):
             return None
-        return Match(found, start=len(batch), skipped=start)
+        return HistoryMatch(found, start=len(batch), skipped=start)
 
 
 def _messages(entries: Sequence[Entry]) -> list[EntryMessage]:

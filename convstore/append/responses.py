@@ -1,7 +1,7 @@
-"""Read the items of OpenAI's Responses API: those of one answer become one AI message, and a result a tool message.
+"""Read the items of OpenAI's Responses API: all items of an answer become one AI message, a result a tool message.
 
-A type of item that a later version of the API adds is a block of the answer, as OpenAI adds types without notice. Only
-what the client answers in another way than a function is refused.
+An item of an unknown type becomes a block of the answer, because OpenAI adds types without notice. Only items that the
+client has to answer with another item than a function's output are refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from convstore.messages.media import block_type
 _Fields: TypeAlias = dict[str, Any]
 
 OF_SDK: Final = frozenset({"parsed", "parsed_arguments"})
-"""Fields that OpenAI's SDK adds to a reply that it parses; the API does not take them back."""
+"""Fields that OpenAI's SDK adds to a reply that it parses; the API does not accept them in a request."""
 
 OUTPUTS: Final = frozenset({"custom_tool_call_output", "function_call_output"})
 """Items with the result of a call."""
@@ -58,19 +58,19 @@ _REFUSED: Final = frozenset(
         "shell_call_output",
     }
 )
-"""Items that the client answers by others than `function_call_output`, and references to what OpenAI stored."""
+"""Items that the client answers with other items than `function_call_output`, and references to stored items."""
 
 _OF_LANGCHAIN: Final = frozenset(
     {"ai", "chat", "constructor", "developer", "function", "human", "remove", "system", "tool"}
 )
 _OF_RESPONSES: Final = frozenset({"output_text", "refusal"})
-_TEXTS: Final = frozenset({"input_text", "output_text"})
+TEXTS: Final = frozenset({"input_text", "output_text"})
 _LEFT_OUT: Final = OF_SDK | {"status"}
 _NOT_OF_MESSAGE: Final = frozenset({"content", "id", "phase", "role", "status", "type"})
 
 
 def is_answer_item(value: Mapping[str, Any]) -> bool:
-    """Return True for an item of a model's answer of a type that is known."""
+    """Return True for an item of a model's answer whose type is known."""
     kind = value.get("type")
     if kind == "message":
         return value.get("role") == "assistant" and not is_of_anthropic(value)
@@ -80,7 +80,7 @@ def is_answer_item(value: Mapping[str, Any]) -> bool:
 
 
 def may_be_item(value: Any) -> bool:
-    """Return True for a dict of an unknown type that is an item of an answer if another item stands beside it."""
+    """Return True for a dict of an unknown type: it is an item of an answer if it is next to another item."""
     kind = value.get("type") if isinstance(value, Mapping) else None
     if not isinstance(kind, str) or "role" in value or is_refused(value):
         return False
@@ -89,7 +89,7 @@ def may_be_item(value: Any) -> bool:
 
 
 def is_refused(value: Mapping[str, Any]) -> bool:
-    """Return True for an item that the client answers in a way of its own."""
+    """Return True for an item that is not supported: the client answers it with an item of a type of its own."""
     kind = value.get("type")
     is_of_client = kind in ("tool_search_call", "tool_search_output") and (
         value.get("execution") == "client"
@@ -107,17 +107,17 @@ def refusal(value: Mapping[str, Any], *, index: int, field: str = "type") -> Inv
 
 
 def is_of_anthropic(value: Mapping[str, Any]) -> bool:
-    """Return True for an answer of a model through Anthropic's API, which has fields of a whole response."""
+    """Return True for an answer of Anthropic's API: it has fields of a whole response, or blocks of that API."""
     content = value.get("content")
     types = {block_type(block) for block in content} if isinstance(content, list) else set()
     return "stop_reason" in value or "usage" in value or bool(types - _OF_RESPONSES)
 
 
 def texts(content: Any) -> Any:
-    """Return content with text blocks of OpenAI's Responses API in the common form."""
+    """Return content with text blocks of OpenAI's Responses API as blocks of type `text`."""
     if not isinstance(content, list):
         return content
-    return [_text(block) if block_type(block) in _TEXTS else block for block in content]
+    return [_text(block) if block_type(block) in TEXTS else block for block in content]
 
 
 def _text(block: Mapping[str, Any]) -> _Fields:
@@ -140,7 +140,7 @@ def output_of(value: Mapping[str, Any], *, index: int) -> _Fields:
 
 
 class AnswerItems:
-    """Adjacent items that form one answer of the model, so one AI message."""
+    """Adjacent items of one answer of the model, which become one AI message."""
 
     def __init__(self, index: int, *, response_id: Any = None) -> None:
         self.index = index
@@ -151,7 +151,7 @@ class AnswerItems:
         self._others: _Fields = {}
 
     def add(self, item: Mapping[str, Any], *, index: int) -> None:
-        """Add one item: its blocks, or itself as a block."""
+        """Add one item: a message adds its blocks, any other item is added as a block."""
         own = item.get("id")
         if own and (self._id is None or item["type"] == "message"):
             self._id = own
@@ -160,7 +160,7 @@ class AnswerItems:
             return
         if item["type"] in _CALLS:
             self._add_call(item, index=index)
-        # That an item was cut is the only status to keep.
+        # "incomplete" is the only status to keep.
         left_out = OF_SDK if item.get("status") == "incomplete" else _LEFT_OUT
         self._content.append({key: part for key, part in item.items() if key not in left_out})
 

@@ -1,6 +1,7 @@
 """Rewind a conversation to edit or regenerate, and undo that, by appending rewind entries; see `log.rewind`.
 
-A rewind entry is inserted after the last entry, like any append. If another writer takes the number, it is made again.
+A rewind entry is inserted after the last entry, like any append. If another writer takes the number, the change is
+planned again.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from convstore.runtime.retrying import until_written
 from convstore.values.scope import Scope
 
 Reselect = Callable[[Snapshot], Awaitable[None]]
-"""Makes the longest summary of active messages the current one; see `compaction.history`."""
+"""Makes the longest summary of active messages the current one; injected, as `compaction.history` is a room above."""
 
 
 class PlannedChange(NamedTuple):
-    """A change of the active messages, None if nothing is to be changed, and the log that it was made for."""
+    """A change of the active messages and the log that it was made for; no change if the log has that state already."""
 
     log: Snapshot
     change: Change | None
@@ -48,8 +49,8 @@ class PlannedChange(NamedTuple):
 _Plan = Callable[[], Awaitable[PlannedChange]]
 
 
-class Changed(NamedTuple):
-    """The number of messages that were rewound or restored, and the end of the log after that."""
+class RewindResult(NamedTuple):
+    """The number of messages that were rewound or restored, and the totals of the log after that."""
 
     moved: int
     end: Totals
@@ -70,7 +71,7 @@ class Rewinder:
 
     async def rewind(
         self, scope: Scope, message_id: str, condition: Condition = ANYWHERE
-    ) -> Changed:
+    ) -> RewindResult:
         """Rewind a message or an item and all after it; see `Conversation.rewind`."""
         cached = await self._reader.find(scope)
         rows = await self._reader.messages_by_id(cached, [message_id]) if cached else {}
@@ -90,7 +91,7 @@ class Rewinder:
             return PlannedChange(log, change)
 
         before, after = await self.append(cached, plan, condition)
-        return Changed(before.active - after.active, after)
+        return RewindResult(before.active - after.active, after)
 
     async def _to(
         self, log: Snapshot, ordinal: int, *cuts: EntryItem, row: StoredMessageRow | None = None
@@ -106,9 +107,9 @@ class Rewinder:
         return Change(log.active.through(ordinal), ordinal, entry, point, facts=facts)
 
     async def _standing_without(self, log: Snapshot, row: StoredMessageRow) -> Standing | None:
-        """Return the variant shown at the place of a turn once a message and all after it are rewound.
+        """Return the variant shown at the place of a turn once a message and all later ones are rewound.
 
-        None if the message neither is a question nor follows one directly. At most two commands, rarely four.
+        Returns None unless the message is a question or follows one directly. Two commands at most, rarely four.
         """
         turn = ""
         ordinal = row.message.ordinal
@@ -123,7 +124,10 @@ class Rewinder:
     async def _before(
         self, log: Snapshot, row: StoredMessageRow, ordinal: int
     ) -> StoredMessageRow | None:
-        """Return the message with an ordinal before another one, if there is one; it may be in the same entry."""
+        """Return the message with an ordinal that is smaller than that of a row, from its entry or from the database.
+
+        Returns None if `ordinal` is 0.
+        """
         for message in row.entry.messages:
             if message.ordinal == ordinal:
                 return StoredMessageRow(message, (), row.entry)
@@ -142,7 +146,7 @@ class Rewinder:
 
     async def undo(
         self, scope: Scope, message_id: str | None, condition: Condition = ANYWHERE
-    ) -> Changed:
+    ) -> RewindResult:
         """Undo the last rewind; see `Conversation.undo_rewind`."""
         if message_id is None:
             cached = await self._reader.find(scope)
@@ -151,7 +155,7 @@ class Rewinder:
             cached, row = await self._reader.find_message(scope, message_id)
             ordinal = row.message.ordinal
         if cached is None:
-            return Changed(0, Totals())
+            return RewindResult(0, Totals())
         restored = 0
 
         async def plan() -> PlannedChange:
@@ -177,7 +181,7 @@ class Rewinder:
             items = item_rows(await self._log.entries_with_items(cached.conversation))
             since = {row.item.after for row in items if row.place >= (undo, 0)}
             cuts = tuple(EntryItem("", "", after, cut=(undo, 0)) for after in sorted(since))
-            # What was appended since then is rewound instead.
+            # Messages and items that were appended since the rewind are rewound by the undo.
             change = Change(
                 earlier.ranges,
                 before.messages + 1,
@@ -189,10 +193,10 @@ class Rewinder:
             return PlannedChange(log, change)
 
         before, after = await self.append(cached, plan, condition)
-        return Changed(restored if after is not before else 0, after)
+        return RewindResult(restored if after is not before else 0, after)
 
     async def _standing_after_undo(self, log: Snapshot, undone: Standing | None) -> Standing | None:
-        """Return the variant shown at a place once the entry that changed it is undone; None if it changed no place."""
+        """Return the variant shown at a place after an undo; `undone` is the fact of the undone entry, if any."""
         if undone is None:
             return None
         standing = await standing_of(self._reader, log, undone.place, undone.place)
@@ -201,9 +205,9 @@ class Rewinder:
     async def point(
         self, cached: CachedConversation, ordinal: int, rewinds: Rewinds, *, is_after: bool = False
     ) -> tuple[int, Totals]:
-        """Return the first entry with only messages after a place, and the totals of the log there.
+        """Return the number of the first entry with only messages from a point on, and the totals of the log there.
 
-        The place is before an active message, or after it.
+        The point is directly before an active message, or after it if `is_after` is true.
         """
         found = await self._log.entries_around(cached.conversation, before=ordinal + 1, limit=1)
         if not found:
@@ -224,11 +228,13 @@ class Rewinder:
     async def _before_entry(
         self, cached: CachedConversation, entry: Entry, rewinds: Rewinds
     ) -> Totals:
-        """Return the totals that an entry with active messages continues."""
+        """Return the totals before an entry with active messages, as its own totals continue them."""
         event = EVENT.of(entry)
         if event and event.variant:
             before = (await self._reader.branch(cached, event, through=entry.number - 1)).totals
-        elif entry.is_rewind:  # of a variant whose beginning a repair found lost
+        elif (
+            entry.is_rewind
+        ):  # the rest of a variant whose first entries were lost, and left out by a repair
             last = rewinds.last_active(entry.first - 1)
             return (await self.point(cached, last, rewinds, is_after=True))[1] if last else Totals()
         elif entry.number > 1:
@@ -246,20 +252,17 @@ class Rewinder:
         )
 
     async def fresh_tail(self, cached: CachedConversation) -> Totals:
-        """Return the totals of the log as it is stored, whatever is cached: a backup may have been restored.
-
-        One command.
-        """
+        """Read the totals of the log, without the cache: a backup may have been restored. One command."""
         tail, cached.may_have_summaries = await self._states.last_totals(cached.conversation)
         return tail
 
     async def _fresh(self, cached: CachedConversation) -> Snapshot:
-        """Return the log as it is stored. Two round trips."""
+        """Read the log without the cache. Two round trips."""
         tail = await self.fresh_tail(cached)
         return await self._reader.snapshot(cached, tail, known=NO_REWINDS)
 
     async def reselect(self, cached: CachedConversation, end: Totals) -> None:
-        """Make the longest summary of active messages the current one. No command if the log never had one."""
+        """Make the longest summary of active messages the current one. No command if the log never had a summary."""
         if cached.may_have_summaries:
             await self._reselect(await self._reader.snapshot(cached, end))
 
@@ -269,7 +272,7 @@ class Rewinder:
         """Append the change that `plan` returns for a fresh log; return totals before and after.
 
         Raises:
-            TailMoved: The log ends with something else than the condition says.
+            TailMoved: The log has another tail than the condition names.
             StoreUnavailableError: The call timed out; the entry may or may not be written.
         """
         async with append_timeout(), cached.lock, self._reader.reading(cached):
@@ -283,7 +286,11 @@ class Rewinder:
     async def _append_once(
         self, cached: CachedConversation, plan: _Plan, condition: Condition
     ) -> tuple[Totals, Totals]:
-        """Append a change once; raise SlotTaken if another writer was faster."""
+        """Plan and append a change once.
+
+        Raises:
+            SlotTaken: Another writer took the number of the entry.
+        """
         log, change = await plan()
         tail = log.tail
         condition.check(tail)
@@ -297,7 +304,7 @@ class Rewinder:
         )
         acknowledged = cached.entries
         await self._refresher.insert(cached, entry)
-        if entry.number <= acknowledged:  # the number was taken before: a backup was restored
+        if entry.number <= acknowledged:  # the number was used before: a backup was restored
             self._cache.forget(cached)
         self._cache.confirm(cached, entry.totals)
         cached.follow(log.active.after(entry))

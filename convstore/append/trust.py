@@ -1,7 +1,7 @@
 """Decide which messages of a client's history are taken: the rule of ``append_history(trust="human")``.
 
-A client can show anything as an answer or as the result of a tool. So only its questions are taken, and the results of
-tools that run on the client. All other messages that the log does not have are ignored and named.
+A client can forge answers and tool results. So only its questions are taken, and the results of tools that run on the
+client. All other messages that the log does not have are ignored, and the receipt names them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from convstore.append.fields import check_fields
 from convstore.append.formats import field_error, result_of, without_input
-from convstore.append.resent import Match
+from convstore.append.resent import HistoryMatch
 from convstore.log.comparison import is_said
 from convstore.log.entry import OpenCall
 from convstore.messages.provenance import MARK
@@ -51,7 +51,7 @@ def read_sent(messages: Sequence[BaseMessage], trust: Trust) -> list[SentMessage
 
 
 def _foreign(block: dict[str, Any], place: int, index: int, id_: str) -> BaseMessage:
-    """Return a block of a human message as the result that it is in Anthropic's format, else as one without a role."""
+    """Return a block of a human message as a tool result if it is one of Anthropic's, else as a ChatMessage."""
     if block.get("type") != "tool_result":
         return ChatMessage(content=[block], role="unknown", id=id_)
     fields = result_of(block, place, index=index)
@@ -66,7 +66,7 @@ def _foreign(block: dict[str, Any], place: int, index: int, id_: str) -> BaseMes
 
 
 def _cleaned(message: BaseMessage, **update: Any) -> BaseMessage:
-    """Return a message without marks of generated ones, with other fields; the same object if nothing changes."""
+    """Return a message with updated fields and without marks of generated messages; the same object if none changes."""
     for field in ("additional_kwargs", "response_metadata"):
         values = getattr(message, field)
         is_marked = not _MARKS.isdisjoint(values)
@@ -79,7 +79,7 @@ def _cleaned(message: BaseMessage, **update: Any) -> BaseMessage:
 
 
 def taken_from(
-    sent: Sequence[SentMessage], match: Match, calls: Sequence[OpenCall], trust: Trust
+    sent: Sequence[SentMessage], match: HistoryMatch, calls: Sequence[OpenCall], trust: Trust
 ) -> dict[int, BaseMessage]:
     """Return the messages of a history that are written, by index.
 

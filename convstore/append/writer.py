@@ -2,8 +2,8 @@
 
 The entry is inserted at the number after the cached tail. If that number or a message id is taken, the writer looks up
 the ids, reads the tail again and retries with the messages that are new. So two writers never share a number, and a
-repeated batch writes nothing. The module is long because what it does before an insert is one loop: all of it is
-repeated when somebody else was faster.
+repeated batch writes nothing. The module is long because all steps before an insert form one loop: a collision with
+another writer repeats all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.batch import Batch, BatchLookup, Replaced, Written, prepare
+from convstore.append.batch import AppendResult, Batch, BatchLookup, Replaced, prepare
 from convstore.append.child_numbers import ChildNumbers, last_numbers
 from convstore.append.compose import compose, payloads_to_cache, receipt_of, renumbered_by
 from convstore.append.condition import ANYWHERE, Condition, TailMoved
@@ -89,19 +89,19 @@ class Writer:
         facts: Facts = NO_FACTS,
         condition: Condition = ANYWHERE,
         options: AppendOptions = PLAIN,
-    ) -> Written:
+    ) -> AppendResult:
         """Write messages that have ids; see `Conversation.append`.
 
-        With facts there may be no messages; they are written even if the log has the messages. There may be items
-        instead of messages; they belong to no turn. With a condition for a variant the messages belong to it, and it
-        becomes active with its last entry.
+        Facts and items may be written without messages. Facts are written even if the log has all messages; items
+        belong to no turn. If the condition names a variant, the messages belong to it, and its last entry makes it
+        active.
 
         Raises:
-            TailMoved: The log ends with something else than the condition says, and lacks a message or has another
+            TailMoved: The log has another tail than the condition names, and lacks a message or has another message
                 under its id.
             IdsTaken: The log has ids of the batch that the condition does not name.
-            UnknownMessageError: The log does not have the question, or it was rewound.
-            TurnConflictError: The place of the variant is not active any more, so it cannot become active.
+            UnknownMessageError: The log does not have the question, or the question was rewound.
+            TurnConflictError: The place of the variant is not active any more, so the variant cannot become active.
             ConflictError: The log lacks a message, and the condition refuses anything new.
         """
         work = partial(
@@ -120,7 +120,7 @@ class Writer:
         batch = await run_in_thread_if_long(work, characters=characters_in(messages))
         known, entry, cached, tail = await self._write(scope, batch)
         receipt = receipt_of(batch, entry, stored=known.stored, renumbered=known.renumbered)
-        return Written(receipt, cached.conversation, tail, entry)
+        return AppendResult(receipt, cached.conversation, tail, entry)
 
     async def reserve(
         self, scope: Scope, number: int, *, after: Totals | None = None
@@ -128,7 +128,7 @@ class Writer:
         """Reserve source ids, and return the totals of the log; see `Conversation.reserve_source_ids`.
 
         Raises:
-            TailMoved: The log ends with something else than `after`.
+            TailMoved: The log has another tail than `after`.
         """
         batch = Batch((), self._codec, self._counter, condition=Condition(after), reserve=number)
         *_, tail = await self._write(scope, batch)
@@ -155,7 +155,7 @@ class Writer:
         """Write to the scope's conversation; start again if it turns out to be deleted.
 
         Returns:
-            The part that the log had, the entry that was written, None if the log had everything, the conversation, and
+            The lookup of the batch, the entry that was written (None if the log had everything), the conversation, and
             the totals of the log.
         """
         async with append_timeout():
@@ -190,7 +190,7 @@ class Writer:
             check_known(stamp, 0)
             raise UnknownMessageError(question, begins_turn=True)
         now = self._clock.now()
-        # A batch that cannot be written must not create a conversation.
+        # A batch that is too large must not create a conversation.
         work = partial(compose, batch, Totals(), at=now)
         self._log.check_size(
             await run_in_thread_if_long(work, characters=PER_MESSAGE * len(batch.prepared))
@@ -207,7 +207,7 @@ class Writer:
         self, cached: CachedConversation, batch: Batch
     ) -> tuple[BatchLookup, Entry | None, Totals]:
         """Write one batch, as `_write` says; the caller holds the conversation's lock."""
-        # Kept here, because other calls may push them out of the cache before the entry is composed.
+        # Read now, because other calls may evict them from the cache before the entry is composed.
         named = batch.named
         questions = cached.known_questions(named)
         is_unknown = len(questions) < len(named)
@@ -232,7 +232,7 @@ class Writer:
                 acknowledged = cached.entries
                 used = known.new.chunks
                 if await self._insert(cached, entry, known.new, sent):
-                    await self._take_over(cached, known.new, entry, acknowledged)
+                    await self._after_insert(cached, known.new, entry, acknowledged)
                     return known, entry, entry.totals
                 cached.tail = None
                 used = []
@@ -242,7 +242,7 @@ class Writer:
                 else:
                     attempts.lose()
         finally:
-            # An entry whose insert failed for another reason may be in the log, so its chunks stay.
+            # If an insert failed for another reason, its entry may be in the log, so its chunks stay.
             unused = [chunk.number for chunk in sent if chunk not in used]
             if unused:
                 await self._drop(cached, batch, unused)
@@ -250,17 +250,17 @@ class Writer:
     async def _look_again(
         self, cached: CachedConversation, batch: Batch, tail: Totals | None
     ) -> tuple[BatchLookup, Totals]:
-        """Find what the log has of a batch, and its tail; `tail` is the cached one, if it was trusted so far."""
+        """Look up a batch and read the tail of the log; `tail` is the cached tail, unless an attempt failed already."""
         known = await self._look_up(cached, batch)
         if tail and not known.new.is_empty:
             await self._check_continues(cached, tail, cached.tail or Totals())
         return known, await self._tail(cached, known.new)
 
-    async def _take_over(
+    async def _after_insert(
         self, cached: CachedConversation, new: Batch, entry: Entry, acknowledged: int
     ) -> None:
         """Cache an entry that was just inserted; `acknowledged` is the number of the last one before it."""
-        self._finish(cached, new, entry)
+        self._cache_entry(cached, new, entry)
         if new.condition.branch:
             await self._reader.snapshot(cached, entry.totals, [entry])
         was_taken_before = entry.number <= acknowledged
@@ -284,7 +284,7 @@ class Writer:
         return condition.refusal is not None or not condition.follows(tail)
 
     async def _tail(self, cached: CachedConversation, new: Batch) -> Totals:
-        """Return the tail with everything that this append needs of it; no command when warm."""
+        """Return the tail with all fields that this append needs; no command if it is cached."""
         tail = cached.tail
         if tail is None or not new.can_follow(tail):
             cached.tail = None
@@ -321,9 +321,9 @@ class Writer:
     async def _read_end(
         self, cached: CachedConversation, batch: Batch, *, known: Collection[str]
     ) -> tuple[Totals, Mapping[str, StoredMessageRow]]:
-        """Return the end of the log, and the messages that a batch names, by their ids. Two commands, in parallel.
+        """Return the totals of the log, and the messages that a batch has or refers to, by id.
 
-        One for a batch without messages that names only questions that are known.
+        Two commands, in parallel; one command for a batch without messages that refers only to known questions.
         """
         conversation = cached.conversation
         wanted = {*batch.ids, *batch.named.difference(known)}
@@ -343,7 +343,7 @@ class Writer:
         found: Mapping[str, StoredMessageRow],
         tail: Totals,
     ) -> None:
-        """Raise an error if a message of the batch is in the log, but rewound."""
+        """Raise an error if the log has a message of the batch, but it was rewound."""
         if not found:
             return
         log = await self._reader.snapshot(cached, tail)
@@ -358,7 +358,7 @@ class Writer:
     ) -> None:
         """Raise an error if the log has other content under an id of the batch.
 
-        A message in the form in which clients are shown the stored one, or a checkpoint keeps it, is not other content.
+        A message may also have the form in which clients are shown the stored message, or a checkpoint has it.
         """
         for prepared in batch.prepared:
             new = prepared.stored
@@ -406,7 +406,7 @@ class Writer:
     async def _check_question(
         self, cached: CachedConversation, known: BatchLookup, tail: Totals
     ) -> None:
-        """Raise an error if the question that a batch belongs to is neither in it nor an active one of the log."""
+        """Raise an error if the question of a batch is neither in the batch nor an active message of the log."""
         turn = known.new.options.question
         if not turn or turn in known.new.ids:
             return
@@ -417,12 +417,12 @@ class Writer:
     async def _numbered(
         self, cached: CachedConversation, new: Batch, tail: Totals
     ) -> tuple[Batch, frozenset[int]]:
-        """Return a batch with numbers for its sources if it is a child's, and the numbers of the tools that are taken.
+        """Return the batch, a child's with numbers for its sources, and the numbers of its tools that are taken.
 
-        An index keeps the numbers of tools apart, but not from those that the store gave.
+        A unique index rejects a repeated number of a tool, but not one that the store gave to another source.
 
         Raises:
-            SourceIdClashError: A number is taken, and the batch keeps its own.
+            SourceIdClashError: A number is taken, and the options do not allow to renumber.
         """
         is_child = bool(parent_id(cached.conversation))
         while True:
@@ -449,7 +449,7 @@ class Writer:
                     raise
 
     async def _refuse_taken_source_ids(self, cached: CachedConversation, new: Batch) -> None:
-        """Raise an error if a source id that came with a new message is taken."""
+        """Raise an error if a source id that a tool gave to a new source is taken."""
         numbers = new.kept_source_ids
         if not numbers or new.options.renumbers:
             return
@@ -460,9 +460,9 @@ class Writer:
             raise SourceIdClashError(taken[0])
 
     async def _is_last(self, cached: CachedConversation, tail: Totals) -> bool:
-        """Compare the cached id and tail with the database, as far as they are old. One command.
+        """Return True if the tail is the last entry of the log; also check a cached id that is old. One command.
 
-        False if another writer appended meanwhile. Then the tail was read again, and the entry must be recomposed.
+        False means that another writer appended. Then the tail was read again, and the entry must be recomposed.
 
         Raises:
             Replaced: The conversation was deleted, or its log no longer contains the tail.
@@ -513,8 +513,8 @@ class Writer:
             self._cache.discard(cached)
         return True
 
-    def _finish(self, cached: CachedConversation, batch: Batch, entry: Entry) -> None:
-        """Cache what the next append and the next loads need of an entry that was just inserted."""
+    def _cache_entry(self, cached: CachedConversation, batch: Batch, entry: Entry) -> None:
+        """Cache the tail, the questions and the payloads of an entry that was just inserted."""
         self._cache.confirm(cached, entry.totals)
         cached.unverified += len(entry.messages)
         cached.know_questions(entry.messages)
@@ -531,7 +531,7 @@ class Writer:
 
 
 def _for_log(batch: Batch, conversation: str) -> Batch:
-    """Return the batch for a conversation, without the stamp of a view of the log that a repair replaced."""
+    """Return the batch for a conversation; drop the stamp if its view is from the log that a repair replaced."""
     stamp = batch.options.stamp
     if stamp and is_twin(stamp.conversation_id, conversation):
         return replace(batch, options=replace(batch.options, stamp=None))

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.batch import Written
+from convstore.append.batch import AppendResult
 from convstore.append.condition import Condition, TailMoved
 from convstore.exceptions import (
     ConflictError,
@@ -286,10 +286,12 @@ class TurnEntrance:
         await self._continue(held)
         await held.find_draft()
 
-    async def _ask(self, scope: Scope, turn_id: str, question: Sequence[BaseMessage]) -> Written:
+    async def _ask(
+        self, scope: Scope, turn_id: str, question: Sequence[BaseMessage]
+    ) -> AppendResult:
         """Append a question; in the same entry, the calls that still wait for a person get results that say so."""
 
-        async def write() -> Written:
+        async def write() -> AppendResult:
             cached = await self._reader.find(scope)
             tail = (cached.tail or await self._reader.tail(cached)) if cached else Totals()
             before = await self._waiting(cached, tail, turn_id) if cached else None
@@ -322,10 +324,10 @@ class TurnEntrance:
 
     async def _close_and_ask(
         self, scope: Scope, before: TurnRecord, tail: Totals, question: Sequence[BaseMessage]
-    ) -> Written:
+    ) -> AppendResult:
         results = [result_of(call, _NOT_DECIDED, is_error=True) for call in before.undecided]
 
-        async def write(named: list[BaseMessage], known: frozenset[str]) -> Written:
+        async def write(named: list[BaseMessage], known: frozenset[str]) -> AppendResult:
             condition = Condition(tail, known=known | {str(message.id) for message in question})
             return await self._writer.append(scope, [*named, *question], condition=condition)
 

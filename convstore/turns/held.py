@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from convstore.append.batch import Written
+from convstore.append.batch import AppendResult
 from convstore.append.condition import Condition, TailMoved
 from convstore.exceptions import (
     ConflictError,
@@ -310,10 +310,10 @@ class HeldTurn:
 
         await self._while_held(write)
 
-    async def _add(self, addition: Addition) -> Written:
+    async def _add(self, addition: Addition) -> AppendResult:
         """Write an addition directly after the tail that a turn knows, under ids that the log has for nothing else."""
 
-        async def write(messages: list[BaseMessage], known: frozenset[str]) -> Written:
+        async def write(messages: list[BaseMessage], known: frozenset[str]) -> AppendResult:
             try:
                 return await self._write(addition._replace(messages=messages), known)
             except (asyncio.CancelledError, StoreError):
@@ -331,7 +331,7 @@ class HeldTurn:
         )
         return await naming.append(addition.messages, write)
 
-    async def _write(self, addition: Addition, known: frozenset[str]) -> Written:
+    async def _write(self, addition: Addition, known: frozenset[str]) -> AppendResult:
         """Write an addition whose messages have their ids, and take it over."""
         messages = addition.messages
         event = addition.event

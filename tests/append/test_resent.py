@@ -20,7 +20,7 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from convstore.append.resent import comparable, compare, parting
+from convstore.append.resent import comparable, compare, divergence
 from convstore.log.comparison import content_digest
 from convstore.log.entry import EntryMessage
 from convstore.messages.values import Codec
@@ -188,14 +188,14 @@ def test_the_rule_of_questions_by_example(batch: str, log: str, expected: int | 
 def test_where_histories_part(batch: str, log: str, after: str | None, before: str) -> None:
     """After the last message on which both agree; the active message after it is what `rewind` needs."""
     assert [
-        message and message.id for message in parting(line(batch), line(log), exactly=True)
+        message and message.id for message in divergence(line(batch), line(log), exactly=True)
     ] == [after, before]
 
 
 def test_where_questions_part() -> None:
     """Before the first question that the client lacks, whatever it holds as answers."""
     for batch in ("h1a1h3", "h1a2h3", "h1h3"):
-        found = parting(line(batch), line("h1c1t1a1h2a2"), exactly=False)
+        found = divergence(line(batch), line("h1c1t1a1h2a2"), exactly=False)
         assert [message and message.id for message in found] == ["4", "5"]
 
 
