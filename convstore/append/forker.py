@@ -78,8 +78,8 @@ class Forker:
         """Make the fork; see `Conversation.fork`. About twenty commands, and four for each thousand entries."""
         if PATH in dict(new_scope):
             raise InvalidScopeError(
-                "new_scope names a sub-agent's conversation, which cannot be a fork; pass the scope "
-                "keys of the store only"
+                "new_scope names the conversation of a sub-agent, which cannot be a fork; pass "
+                "the scope keys of the store only"
             )
         check_id(key, name="key")
         if before_id is not None:
