@@ -33,13 +33,9 @@ from convstore.mongo.tombstones import Tombstones
 from convstore.runtime.background import SETTLE_SECONDS, Background
 from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME
 from convstore.runtime.log_reader import LogReader
-from convstore.values.plain import duration, shown_value
+from convstore.values.plain import duration
 from convstore.values.reports import ErasureReceipt
-from convstore.values.scope import PATH, Scope
-
-LEAST_AGE = timedelta(minutes=5)
-"""Lower limit for `older_than`. A process that writes without refreshing the head did so less than 10 seconds ago. So a
-head older than this can be replaced without losing an append in flight."""
+from convstore.values.scope import PATH, Scope, check_idle_time
 
 _SWEEP_AFTER = timedelta(seconds=APPEND_SECONDS + SETTLE_SECONDS + ID_LIFETIME + 5)
 """Delay after which every append that started before a deletion has ended."""
@@ -230,14 +226,7 @@ class Retention:
 
     def _date_before(self, older_than: timedelta) -> datetime:
         """Return the date so long ago; raise an InvalidInputError if it is no age at which conversations may end."""
-        if not isinstance(older_than, timedelta):
-            raise InvalidInputError(
-                f"older_than must be a timedelta, not {shown_value(older_than)}"
-            )
-        if older_than < LEAST_AGE:
-            raise InvalidInputError(
-                f"older_than must be at least {duration(LEAST_AGE)}, not {duration(older_than)}"
-            )
+        check_idle_time(older_than)
         try:
             return self.reader.clock.now() - older_than
         except OverflowError:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import KW_ONLY, dataclass, field
-from functools import partial
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
+from convstore.cli.import_sources import Kind, Names, Removed, Source
 from convstore.cli.options import (
     Pairs,
     Target,
@@ -23,27 +22,18 @@ from convstore.cli.options import (
     set_up,
     stored_keys,
     warn_of_other_keys,
+    wrong_usage,
 )
 from convstore.cli.output import Answer, new_table, plain
-from convstore.cli.progress import counts_of, print_problems, problems_to, progress
+from convstore.cli.progress import print_problems, problems_to
 from convstore.exceptions import InvalidInputError, InvalidScopeError
-from convstore.values.addresses import is_address, safe_address
-from convstore.values.scope import PATH, check_scope_keys
+from convstore.values.scope import PATH, check_partial_scope, check_scope_keys
 
 if TYPE_CHECKING:
     from convstore import ConversationStore
-    from convstore.messages.values import Codec
     from convstore.transfer import BadRecord, ConversationRecord, ImportReport, ScopeRule
     from convstore.transfer.importing import Records
 
-
-Kind = Literal["langchain", "openai-agents", "google-adk", "step-store", "langgraph"]
-
-Removed = Literal["rewind", "leave out"]
-
-_DATABASES = {"langchain": "chat_history", "openai-agents": "agents"}
-"""The databases that are read if an address names none."""
-_COLLECTION = "message_store"
 _SHOWN_SCOPES = 20
 
 
@@ -155,6 +145,9 @@ async def import_command(
         kind, thread_ids=thread_ids, removed=removed, writes_collection=writes_collection
     )
     names = Names(collection, writes_collection, session_key, history_key)
+    names.check()
+    with wrong_usage("--scope"):
+        check_partial_scope([*named["constant"]], named["constant"])
     given = [Source(name, names, kind, thread_ids, removed) for name in sources]
     for source in given:
         source.check()
@@ -174,7 +167,7 @@ async def import_command(
             }
             for source in given:
                 await source.read_into(
-                    store, total, first, quiet=target.as_document, scope=rule, **options
+                    store, total, first.before, quiet=target.as_document, scope=rule, **options
                 )
     return Answer(
         lambda: {"dry_run": dry_run, "scope_keys": list(rule.keys), **total.as_json()},
@@ -204,10 +197,8 @@ def _check_checkpoint_options(
 def _scope_rule(keys: Sequence[str], named: Mapping[str, Mapping[str, str]]) -> ScopeRule:
     from convstore.transfer import ScopeRule  # noqa: PLC0415 - loads the store
 
-    try:
+    with wrong_usage():
         return ScopeRule(keys=check_scope_keys(keys), **named)
-    except InvalidScopeError as error:
-        raise typer.BadParameter(str(error)) from error
 
 
 @dataclass(slots=True)
@@ -296,15 +287,6 @@ def _print(
         )
 
 
-class Names(NamedTuple):
-    """Names of collections, which depend on the kind of source if they are empty, and of fields."""
-
-    collection: str
-    writes_collection: str
-    session_key: str
-    history_key: str
-
-
 def _print_scopes(console: Console, report: ImportReport, keys: Sequence[str]) -> None:
     """Print which conversation of the source would get which scope: the first ones."""
     shown = report.scopes[:_SHOWN_SCOPES]
@@ -316,131 +298,3 @@ def _print_scopes(console: Console, report: ImportReport, keys: Sequence[str]) -
     console.print(table)
     if (more := len(report.scopes) - _SHOWN_SCOPES) > 0:
         console.print(f"… and {more:,} more; --json has them all.", soft_wrap=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """File, or address of a database with the names of its collections and fields."""
-
-    name: str = field(repr=False)
-    names: Names
-    kind: Kind = "langchain"
-    thread_ids: Path | None = None
-    removed: Removed = "rewind"
-
-    @property
-    def is_address(self) -> bool:
-        """Return True for an address, also a malformed one, so that no error shows it as the name of a file."""
-        return is_address(self.name) and not os.path.lexists(self.name)
-
-    @property
-    def shown(self) -> str:
-        """Return the name to print, without user info and options."""
-        what = f"collection {self._collection}" if self.kind == "langchain" else self.kind
-        return f"{safe_address(self.name)}, {what}" if self.is_address else self.name
-
-    @property
-    def _collection(self) -> str:
-        return self.names.collection or _COLLECTION
-
-    def check(self) -> None:
-        """Raise an InvalidInputError if a file cannot be read."""
-        from convstore.transfer.files import check_readable  # noqa: PLC0415 - loads the store
-
-        if not self.is_address:
-            check_readable(Path(self.name))
-
-    def scope_keys(self) -> tuple[str, ...]:
-        """Return the scope keys of an export; none for any other source."""
-        from convstore.transfer.files import scope_keys_of  # noqa: PLC0415 - loads the store
-
-        is_export = not self.is_address and self.kind != "langgraph"
-        return scope_keys_of(Path(self.name)) if is_export else ()
-
-    def _empty(self) -> str:
-        """Say that there is no conversation, and which options name another place."""
-        if self.is_address and self.kind == "langchain":
-            return (
-                "there is no conversation in it; name another collection (--collection) "
-                "or format (--from)"
-            )
-        return "there is no conversation in it"
-
-    async def read_into(
-        self,
-        store: ConversationStore,
-        total: ImportReport,
-        first: _FirstWrite,
-        *,
-        quiet: bool,
-        **options: Any,
-    ) -> None:
-        """Import all conversations, add their counts to a report, and show the progress unless `quiet`."""
-        from convstore.integration import host_of  # noqa: PLC0415 - loads the store
-        from convstore.transfer import Problem, import_conversations  # noqa: PLC0415 - as above
-
-        async with self._opened(host_of(store).codec) as (records, length, position):
-            with progress(self.shown, length, quiet=quiet) as show:
-                part = await import_conversations(
-                    store,
-                    first.before(records),
-                    on_problem=total.note,
-                    on_conversation=lambda so_far: show(
-                        position(so_far), so_far.conversations, counts_of(so_far)
-                    ),
-                    **options,
-                )
-        total.add(part)
-        if not part.conversations:
-            total.note(Problem("conversation", self.shown, "", self._empty()))
-
-    @asynccontextmanager
-    async def _opened(
-        self, codec: Codec
-    ) -> AsyncIterator[tuple[Records, int, Callable[[ImportReport], int]]]:
-        """Yield the records, the length of the progress bar, and a function that returns the position on it."""
-        from convstore import transfer  # noqa: PLC0415 - likewise
-        from convstore.integration import driver_errors, open_database  # noqa: PLC0415 - loads the database driver
-
-        if self.kind == "langgraph":
-            async with self._checkpoints() as checkpoints:
-                yield checkpoints, 0, lambda _: 0
-            return
-        if not self.is_address:
-            read = [0]
-            records = transfer.read_file(
-                self.name, codec=codec, on_bytes=partial(read.__setitem__, 0)
-            )
-            size = os.path.getsize(self.name)  # noqa: ASYNC240 - before any other work
-            yield records, size, lambda _: read[0]
-            return
-        readers = {
-            "openai-agents": transfer.read_agents_sessions,
-            "google-adk": transfer.read_adk_sessions,
-            "step-store": transfer.read_step_store,
-        }
-        async with open_database(self.name, default=_DATABASES.get(self.kind, "")) as database:
-            if self.kind in readers:
-                yield readers[self.kind](database), 0, lambda _: 0
-                return
-            collection = database[self._collection]
-            keys = {"session_key": self.names.session_key, "history_key": self.names.history_key}
-            async with driver_errors():
-                count = int(await collection.estimated_document_count())  # from its metadata
-            history = transfer.read_history_collection(collection, **keys)
-            yield history, count, lambda report: report.messages + report.known
-
-    @asynccontextmanager
-    async def _checkpoints(self) -> AsyncIterator[Records]:
-        """Open the checkpointer of a source, and yield the records of its threads."""
-        from convstore.transfer.checkpoints import read_checkpoints, read_thread_ids  # noqa: PLC0415 - as above
-        from convstore.transfer.savers import open_saver  # noqa: PLC0415 - as above
-
-        thread_ids = read_thread_ids(self.thread_ids) if self.thread_ids else None
-        given = {
-            "collection": self.names.collection,
-            "writes_collection": self.names.writes_collection,
-        }
-        named = {name: value for name, value in given.items() if value}
-        async with open_saver(self.name, **named) as saver:
-            yield read_checkpoints(saver, thread_ids, removed=self.removed)

@@ -9,8 +9,16 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.options import DatabaseTarget, Pairs, on_database, open_store, set_up
+from convstore.cli.options import (
+    DatabaseTarget,
+    Pairs,
+    on_database,
+    open_store,
+    set_up,
+    wrong_usage,
+)
 from convstore.cli.output import Answer, new_table, plain
+from convstore.values.scope import check_listings, check_scope_keys
 
 if TYPE_CHECKING:
     from convstore.types import Migration
@@ -68,10 +76,10 @@ async def migrate_command(
     """
     from convstore.integration import host_of  # noqa: PLC0415
 
+    listings = _read_listings(listing, target.scope_key)
     async with open_store(target.uri, target.scope_key, target.collection_prefix) as store:
         before = await store.migrations()
         if not dry_run:
-            listings = [text.split(",") for text in listing or ()]
             await set_up(store, listings=listings, after_deployment=after_deployment)
         after = await store.migrations()
         keys = store.scope_keys
@@ -87,6 +95,16 @@ async def migrate_command(
             console.print(_shard_keys(shard_keys, dry_run=dry_run), style="dim")
 
     return Answer(lambda: head | _names(states), show)
+
+
+def _read_listings(given: Pairs, keys: Pairs) -> list[list[str]]:
+    """Split the values of ``--listing``, each of which names some of the scope keys, if these are given."""
+    listings = [text.split(",") for text in given or ()]
+    with wrong_usage("--listing"):
+        for names in listings:
+            # without --scope-key the stored conversations say which keys there are
+            check_listings(keys or check_scope_keys(names), [names])
+    return listings
 
 
 def _states(before: Sequence[Migration], after: Sequence[Migration]) -> dict[str, list[Migration]]:

@@ -5,8 +5,14 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from inspect import Parameter, Signature, cleandoc, signature
@@ -47,10 +53,22 @@ def _reading(read: Callable[[Mapping[str, str]], Any]) -> Callable[..., Any]:
 
 
 def _in_environment(read: Callable[[Mapping[str, str]], Any]) -> Any:
-    try:
+    with wrong_usage():
         return read(os.environ)
+
+
+@contextmanager
+def wrong_usage(option: str = "") -> Iterator[None]:
+    """Report a refused value as a wrong command line, which ends with exit code 2; the error names the `option`.
+
+    It is for checks of values before anything is read or written. What turns out to be wrong for the stored data, such
+    as a scope key that they do not have, is a failure.
+    """
+    try:
+        yield
     except InvalidInputError as error:
-        raise typer.BadParameter(str(error)) from error
+        text = f"{option}: {error}" if option else str(error)
+        raise typer.BadParameter(text) from error
 
 
 def keys_option(text: str) -> Any:
@@ -141,15 +159,15 @@ async def open_store(
     from convstore.integration import host_of  # noqa: PLC0415 - as above
 
     chosen = dict(scope or {})
-    names = check_scope_keys(
-        keys or exported_keys or [*dict.fromkeys([*DEFAULT_SCOPE_KEYS, *chosen])]
-    )
-    check_partial_scope(names, chosen)
     options["collection_prefix"] = prefix
-    async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(
-            await ConversationStore.connect(uri, scope_keys=names, **options)
+    with wrong_usage():
+        names = check_scope_keys(
+            keys or exported_keys or [*dict.fromkeys([*DEFAULT_SCOPE_KEYS, *chosen])]
         )
+        check_partial_scope(names, chosen)
+        opened = await ConversationStore.connect(uri, scope_keys=names, **options)
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(opened)
         if setup:
             await set_up(store)
         elif not keys and (stored := await stored_keys(store, chosen, exported_keys)) not in (
@@ -284,21 +302,19 @@ async def stored_keys(
 
 
 def in_database(uri: str, database: str) -> str:
-    """Return the address with a database that it does not name; a malformed one as it is, for its own error."""
+    """Return a well-formed address, with a database if it names none itself; else raise a typer.BadParameter."""
+    with wrong_usage("--uri"):
+        check_address(uri)
     if not database:
         return uri
-    try:
-        return environment.with_database(check_address(uri), database, "--uri", "--database")
-    except InvalidInputError as error:
-        raise typer.BadParameter(str(error)) from error
+    with wrong_usage():
+        return environment.with_database(uri, database, "--uri", "--database")
 
 
 def read_policy(text: str | None) -> HistoryPolicy | None:
     """Parse the value of ``--policy``; None without one."""
-    try:
+    with wrong_usage("--policy"):
         return None if text is None else parse_policy(text)
-    except InvalidInputError as error:
-        raise typer.BadParameter(f"--policy: {error}") from error
 
 
 def read_pairs(option: str, given: Pairs, *, form: str = "KEY=VALUE") -> dict[str, str]:
@@ -347,10 +363,8 @@ def read_prices(given: list[str] | None) -> Prices:
             float(price) if price.replace(".", "", 1).isdecimal() else price
             for price in prices.split(",")
         )
-    try:
+    with wrong_usage("--price"):
         return check_prices(found)
-    except InvalidInputError as error:
-        raise typer.BadParameter(f"--price: {error}") from error
 
 
 def read_age(text: str) -> timedelta:

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from convstore.cli.erase import removal, shown_by
-from convstore.cli.options import Target, Yes, on_database, read_age
+from convstore.cli.options import Target, Yes, on_database, read_age, wrong_usage
 from convstore.cli.output import Answer
 from convstore.cli.progress import progress
+from convstore.values.scope import check_idle_time
 
 
 @on_database
@@ -44,6 +45,8 @@ async def prune_command(
       convstore prune --older-than 12w --scope user_id=ada
     """
     age = read_age(older_than)
+    with wrong_usage("--older-than"):
+        check_idle_time(age)
     before = datetime.now(UTC) - age
     async with target.open() as store:
         with progress("pruning" if yes else "counting", quiet=target.as_document) as show:

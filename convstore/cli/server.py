@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from convstore.cli.options import wrong_usage
 from convstore.cli.output import FOUND, Answer, plain
 from convstore.values.environment import DEFAULT_DATABASE
 from convstore.values.plain import counted
@@ -31,7 +33,9 @@ async def server_answer(uri: str, address: str, *, seconds: float) -> Answer:
     """Try the server at an address; `address` is the one to print."""
     from convstore.integration import open_database, probe_server  # noqa: PLC0415 - loads the database driver
 
-    async with open_database(uri, default=DEFAULT_DATABASE) as database:
+    async with AsyncExitStack() as stack:
+        with wrong_usage():
+            database = await stack.enter_async_context(open_database(uri, default=DEFAULT_DATABASE))
         report = await probe_server(database, seconds=seconds)
     code = 0
     if report.having("missing"):

@@ -20,11 +20,13 @@ from convstore.cli.options import (
     on_database,
     read_policy,
     read_prices,
+    wrong_usage,
 )
 from convstore.cli.output import Answer, plain, short
 from convstore.cli.show_calls import calls_answer, print_bill, print_totals
 from convstore.exceptions import InvalidInputError
 from convstore.values.plain import counted, role_of
+from convstore.values.scope import check_id, check_number
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
@@ -99,6 +101,7 @@ async def show_command(
         raise typer.BadParameter("--price is for the whole conversation")
     if policy and not view and at is None:
         raise typer.BadParameter("--policy is for --view and --at")
+    _check_values(at, source=source, before=before)
     limits = read_policy(policy)
     prices = read_prices(price)
     async with opened_conversation(target, conversation) as chat:
@@ -109,6 +112,17 @@ async def show_command(
         if why:
             return await calls_answer(chat, limit=limit, before=before)
         return await _log_answer(chat, prices, limit=limit, before=before, full=full)
+
+
+def _check_values(at: str | None, *, source: int | None, before: int | None) -> None:
+    """Raise a typer.BadParameter for values that no message and no source can have."""
+    with wrong_usage():
+        if at is not None and not at.startswith("{"):
+            check_id(at, name="--at")
+        if source is not None:
+            check_number(source, name="--source", minimum=1, maximum=2**53 - 1)
+        if before is not None:
+            check_number(before, name="--before", minimum=1, maximum=2**53)
 
 
 async def _source_answer(chat: Conversation, number: int, *, full: bool) -> Answer:
@@ -182,7 +196,8 @@ async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
     """Return the stamp that a text is, or that the message has which it names; else the message.
 
     Raises:
-        InvalidInputError: The text begins like a stamp but is invalid, or the log ends before the message.
+        typer.BadParameter: The text begins like a stamp but is invalid.
+        InvalidInputError: The log ends before the message.
         UnknownMessageError: There is no such message.
     """
     if text.startswith("{"):
@@ -215,7 +230,7 @@ def _read_stamp(text: str) -> ViewStamp:
     try:
         return ViewStamp.model_validate_json(text)
     except ValidationError as error:
-        raise InvalidInputError(
+        raise typer.BadParameter(
             f"--at is no stamp, such as the field `stamp` of `show --json`: {first_problem(error)}"
         ) from error
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 from uuid import UUID
 
 from convstore.exceptions import InvalidInputError, InvalidScopeError, TooManyIdsError
-from convstore.values.plain import part_of, shown_value
+from convstore.values.plain import duration, part_of, shown_value
 
 Scope = tuple[tuple[str, str], ...]
 """A checked scope: pairs of key and value in the order of the store's keys."""
@@ -49,6 +50,10 @@ _RESERVED = frozenset(
     }
 )
 """Names of other parameters of the store's methods."""
+
+_LEAST_AGE = timedelta(minutes=5)
+"""Lower limit for `older_than`. A process that writes without refreshing the head did so less than 10 seconds ago. So a
+head older than this can be replaced without losing an append in flight."""
 
 _MAX_KEYS = 8
 _MAX_DEPTH = 8
@@ -113,6 +118,19 @@ def check_number(value: int, *, name: str, minimum: int, maximum: int | None = N
         bounds = f"from {minimum}" if maximum is None else f"from {minimum} to {maximum}"
         raise InvalidInputError(f"{name} must be a whole number {bounds}, not {shown_value(value)}")
     return value
+
+
+def check_idle_time(older_than: timedelta) -> None:
+    """Raise an InvalidInputError unless conversations that were not written to for this time may be removed.
+
+    >>> check_idle_time(timedelta(days=90))
+    """
+    if not isinstance(older_than, timedelta):
+        raise InvalidInputError(f"older_than must be a timedelta, not {shown_value(older_than)}")
+    if older_than < _LEAST_AGE:
+        raise InvalidInputError(
+            f"older_than must be at least {duration(_LEAST_AGE)}, not {duration(older_than)}"
+        )
 
 
 def check_text_keys(values: Mapping[Any, Any], *, name: str) -> None:

@@ -20,7 +20,7 @@ from pymongo.errors import BulkWriteError, OperationFailure, ServerSelectionTime
 
 from convstore import ConversationStore, InvalidInputError, StoreUnavailableError
 from convstore.cli.commands import app
-from convstore.cli.import_ import Names, Source
+from convstore.cli.import_sources import Names, Source
 from convstore.devserver import DevServer, MongodNotFoundError, find_mongod
 from convstore.devserver import main as run_devserver
 from convstore.exceptions import StoreError

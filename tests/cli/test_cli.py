@@ -269,7 +269,7 @@ def test_scope_keys_of_a_store_are_taken(memory: Any) -> None:
     indexes = asyncio.run(memory["heads"].index_information())
     assert any("scope.team" in str(index) for index in indexes.values())
     refused = convstore("migrate", "--uri", "memory://", "--scope-key", "two words")
-    assert (refused.exit_code, len(refused.stderr.splitlines())) == (1, 1)
+    assert (refused.exit_code, "'two words'" in refused.stderr) == (2, True)
 
 
 def test_listings_by_several_scope_keys_get_an_index(memory: Any) -> None:
@@ -292,7 +292,7 @@ def test_listings_by_several_scope_keys_get_an_index(memory: Any) -> None:
         "scope.course" in str(index) and "scope.room" in str(index) for index in indexes.values()
     )
     refused = convstore(*keys, "--listing", "course,user")
-    assert (refused.exit_code, len(refused.stderr.splitlines())) == (1, 1)
+    assert (refused.exit_code, "['course', 'user']" in refused.stderr) == (2, True)
 
 
 def test_a_newer_database_is_left_alone(memory: Any) -> None:
@@ -346,10 +346,10 @@ def test_a_server_that_does_not_answer_is_an_error_of_one_line(command: str) -> 
     assert "Topology" not in ended.stderr
 
 
-def test_an_address_that_makes_no_sense_is_an_error_of_one_line() -> None:
+def test_an_address_that_makes_no_sense_is_a_wrong_command_line() -> None:
     """The error says what an address looks like."""
     result = convstore("demo", "--uri", f"http://{LOGIN}@localhost")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "an address begins with mongodb://" in result.stderr
 
 

@@ -405,13 +405,15 @@ def test_a_past_view_is_shown(uri: Any) -> None:
     stamp = json.dumps(
         {"conversation_id": document("list", "--uri", uri)["conversations"][0]["conversation_id"]}
     )
-    for wrong in ("99", "nothing", "{}}", stamp, "9" * 30):
-        missing = convstore("show", *ADA, "--uri", uri, "--at", wrong)
+    for unknown in ("99", "nothing", stamp, "9" * 30):
+        missing = convstore("show", *ADA, "--uri", uri, "--at", unknown)
         assert (missing.exit_code, missing.stdout) == (1, "")
         assert missing.stderr.startswith("convstore: ")
+    wrong = convstore("show", *ADA, "--uri", uri, "--at", "{}}")
+    assert (wrong.exit_code, wrong.stdout) == (2, "")
     no_stamp = convstore("show", *ADA, "--uri", uri, "--at", '{"ordinal": "x"}')
-    assert no_stamp.stderr == (
-        "convstore: --at is no stamp, such as the field `stamp` of `show --json`: "
+    assert no_stamp.stderr.endswith(
+        "--at is no stamp, such as the field `stamp` of `show --json`: "
         "conversation_id: Field required\n"
     )
 
