@@ -11,7 +11,8 @@ from typing import Any
 
 from convstore.conversation.host import host_of
 from convstore.conversation.turn import TurnSession
-from convstore.turns.held import CHECK_SECONDS, HeldTurn
+from convstore.turns.held import HeldTurn
+from convstore.turns.held_lease import CHECK_SECONDS
 from convstore.values.turns import Busy
 
 WAIT_SECONDS = 30.0

@@ -10,7 +10,6 @@ import logging
 import traceback
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from functools import partial
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
@@ -25,18 +24,16 @@ from convstore.exceptions import (
     ContentConflictError,
     InvalidInputError,
     InvalidMessageError,
-    StoreError,
     TurnClosedError,
     UnfinishedReplyError,
 )
 from convstore.messages.stop_reasons import failed_reason
 from convstore.messages.turn_calls import calls_without_result, result_of
-from convstore.mongo.leases import renewing
 from convstore.runtime.background import settle
 from convstore.sources.detection import given_sources
 from convstore.sources.numbering import Given, with_numbers, with_rendered
 from convstore.sources.source import MAX_SOURCES, FoundSources
-from convstore.turns.held import CHECK_SECONDS, RENEW_SECONDS, Addition, HeldTurn
+from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.streaming import read_until
 from convstore.values.models import Receipt
 from convstore.values.policy import HistoryPolicy, check_policy
@@ -84,8 +81,6 @@ class TurnSession:
         self._stamp: ViewStamp | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._streaming: AsyncGenerator[Any, None] | None = None
-        self._unrenewed = 0.0  # seconds since the lease was renewed
-        self._looked = 0.0  # the time of the last look at the lease
         # by result id; kept because the append of the result may fail and be repeated
         self._reserved = dict[str, _Numbers]()
         self._numbering = asyncio.Lock()
@@ -137,7 +132,10 @@ class TurnSession:
         """True if this worker holds the turn, and it is not finished, stopping or waiting for a person."""
         record = self._held.record
         return not (
-            record.is_finished or record.is_waiting or self._held.is_stopping or self._held.is_lost
+            record.is_finished
+            or record.is_waiting
+            or self._held.lease.is_stopping
+            or self._held.lease.is_lost
         )
 
     @property
@@ -161,7 +159,7 @@ class TurnSession:
     @property
     def is_stopped(self) -> bool:
         """True if the turn was stopped, or a stop was requested."""
-        return self._held.is_stopping or self._held.record.is_stopped
+        return self._held.lease.is_stopping or self._held.record.is_stopped
 
     @property
     def answer(self) -> AIMessage | None:
@@ -280,14 +278,14 @@ class TurnSession:
             return redact(reply.text) if redact else reply.text
 
         async with held.drafting(text):
-            async with aclosing(read_until(source, held.ended)) as chunks:
+            async with aclosing(read_until(source, held.lease.ended)) as chunks:
                 async for chunk in chunks:
                     reply.add(chunk)
                     yield chunk
-            if held.is_stopping:
+            if held.lease.is_stopping:
                 await held.append_if(self._stop_event)
             else:
-                held.check()
+                held.lease.check()
                 await self.append(reply.whole())
 
     def _stop_event(self) -> Addition | None:
@@ -455,8 +453,8 @@ class TurnSession:
         check_number(number, name="number", minimum=1, maximum=MAX_SOURCES)
         if PATH in self._chat.scope:
             # Without this check, a reservation would create a deleted outermost conversation again.
-            await self._held.renew()
-            self._held.check()
+            await self._held.lease.renew()
+            self._held.lease.check()
             numbers: range = await self._chat.reserve_source_ids(number)
             return numbers
         return await self._held.reserve(number)
@@ -471,17 +469,14 @@ class TurnSession:
     def _enter(self, *, goes_on: Callable[[], bool] = lambda: True) -> None:
         """Renew the lease until the session is left, the lease is lost or `goes_on` returns False."""
         self._held.is_entered = True
-        clock = self._held.services.reader.clock
-        self._looked = clock.monotonic()
-        renew = partial(self._renew, goes_on)
-        self._renewing = renewing(renew, every=CHECK_SECONDS, sleep=clock.sleep)
+        self._renewing = self._held.lease.keep(goes_on)
         self._renewing.add_done_callback(self._note_end_of_renewals)
 
     def _note_end_of_renewals(self, renewals: asyncio.Task[None]) -> None:
         """If a renewal failed unexpectedly, log where, and treat the turn as lost."""
         error = None if renewals.cancelled() else renewals.exception()
         if error is not None:
-            self._held.follow(None)
+            self._held.lease.give_up()
             frame = traceback.extract_tb(error.__traceback__)[-1]
             line = "turn %s is given up: the renewal of its lease raised %s at %s:%s"
             _LOGGER.error(line, self.turn_id, type(error).__name__, frame.filename, frame.lineno)
@@ -518,21 +513,6 @@ class TurnSession:
         finally:  # also if its source cannot be closed
             await self._held.note_error(error)
             await self._held.leave(self._stop_event)
-
-    async def _renew(self, goes_on: Callable[[], bool]) -> bool:
-        """Check for a request to stop, and renew the lease if that is due; return False to end the renewals."""
-        now = self._held.services.reader.clock.monotonic()
-        # a check that waits for a server may take longer than the pause between checks
-        self._unrenewed += max(CHECK_SECONDS, now - self._looked)
-        self._looked = now
-        # the next check tries again; an append fails if the lease lapsed meanwhile
-        with suppress(StoreError):
-            if self._unrenewed < RENEW_SECONDS:
-                await self._held.look()
-            else:
-                await self._held.renew()
-                self._unrenewed = 0.0
-        return not self._held.is_lost and goes_on()
 
 
 async def load_variant(views: PastViews, held: HeldTurn, policy: HistoryPolicy) -> History:

@@ -85,7 +85,7 @@ def _own_conversation(chat: Conversation) -> Conversation:
                     "or leave the middleware out of it"
                 )
             if turn := turn_around():
-                turn.check()
+                turn.lease.check()
             return outer.child(*call)
     return chat
 

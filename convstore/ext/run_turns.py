@@ -410,7 +410,7 @@ def has_moved(held: HeldTurn, history: History | None, *, end: int) -> bool:
 
     A turn that shares its lease with another one of the same run keeps its view.
     """
-    return history is not None and not held.sharing and end > last_seen(history)
+    return history is not None and not held.lease.sharing and end > last_seen(history)
 
 
 async def _take(

@@ -5,7 +5,6 @@ A worker holds the lease of a conversation while it works on a turn, and writes 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,7 +18,6 @@ from convstore.exceptions import (
     ConflictError,
     ConversationDeletedError,
     InvalidInputError,
-    StoreError,
     TurnBusyError,
     TurnConflictError,
     UnknownMessageError,
@@ -29,12 +27,13 @@ from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.turn_record import TurnRecord
 from convstore.messages.turn_calls import result_of
 from convstore.mongo.turn_leases import Taken, TurnLease
-from convstore.runtime.background import SETTLE_SECONDS, settle
+from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.retrying import until_written
 from convstore.turns.deciding import results_of
 from convstore.turns.held import Addition, HeldTurn, TurnServices
+from convstore.turns.held_lease import HeldLease, take_lease
 from convstore.turns.naming import Naming
 from convstore.turns.record_reader import FoundTurn
 from convstore.turns.variants import VariantRequest
@@ -95,9 +94,9 @@ class TurnEntrance:
     async def join(self, around: HeldTurn, turn_id: str) -> HeldTurn:
         """Return another turn on which the holder of a lease works at the same time, under the same lease."""
         held = around.sibling(turn_id)
-        held.sharing = "borrows"
+        held.lease.sharing = "borrows"
         await self._enter_for_run(held, is_new=False)
-        around.sharing = around.sharing or "lends"
+        around.lease.sharing = around.lease.sharing or "lends"
         return held
 
     async def _enter_for_run(self, held: HeldTurn, *, is_new: bool) -> None:
@@ -138,7 +137,15 @@ class TurnEntrance:
         take = partial(self._take, begin, scope, lease, interrupts=busy == "interrupt")
         conversation, taken = await take(seconds=0.0 if busy == "raise" else seconds)
         lapsed = taken.lease
-        held = HeldTurn.of(self._services, scope, conversation, lease.owner, lease.turn)
+        held_lease = HeldLease(
+            self._leases,
+            self._reader.schema,
+            self._clock,
+            conversation,
+            lease.turn,
+            lease.owner,
+        )
+        held = HeldTurn.of(self._services, scope, held_lease)
         try:
             if lapsed:
                 await self._writer.append(
@@ -155,13 +162,14 @@ class TurnEntrance:
 
     async def _abandon(self, held: HeldTurn) -> None:
         """Give the lease of a turn back that was not entered; mark the turn first if it was asked to stop."""
-        release = partial(self._leases.release, held.conversation, owner=held.owner)
+        lease = held.lease
+        release = partial(self._leases.release, lease.conversation, owner=lease.owner)
         if await release(stopping=False):
             return
-        lease = await self._leases.find(held.conversation, owner=held.owner)
-        if lease is not None:
+        stored = await self._leases.find(lease.conversation, owner=lease.owner)
+        if stored is not None:
             with suppress(ConflictError):  # it has ended in another way
-                await self._mark_stopped(held, lease)
+                await self._mark_stopped(held, stored)
             await release()
 
     async def _close_refused(self, held: HeldTurn) -> None:
@@ -183,7 +191,7 @@ class TurnEntrance:
             await self._enter(held, (), asked)
         except InvalidInputError:  # its question was rewound
             return
-        held.is_stopping = True
+        held.lease.is_stopping = True
         with suppress(TurnConflictError):  # a later question was asked
             await held.mark_end()
 
@@ -205,7 +213,7 @@ class TurnEntrance:
                 await begin()
                 continue
             lease = lease._replace(since=self._clock.undated())
-            taken = await self._try_to_take(cached.conversation, lease)
+            taken = await take_lease(self._leases, cached.conversation, lease)
             if taken is None:
                 await begin()
                 continue
@@ -220,19 +228,6 @@ class TurnEntrance:
                 raise TurnBusyError(taken.lease.turn, since=taken.lease.since)
             await self._clock.sleep(wait)
             wait = min(2 * wait, _LONGEST_PAUSE)
-
-    async def _try_to_take(self, conversation: str, lease: TurnLease) -> Taken | None:
-        """Take a lease; if its outcome is unknown, give it back: the same request comes again at once.
-
-        This waits a few seconds at most; the server may be out of reach.
-        """
-        try:
-            return await settle(self._leases.take(conversation, lease, time=self._services.lease))
-        except (asyncio.CancelledError, StoreError):
-            release = self._leases.release(conversation, owner=lease.owner)
-            with suppress(StoreError, TimeoutError):
-                await settle(asyncio.wait_for(release, SETTLE_SECONDS))
-            raise
 
     async def _interrupt(self, scope: Scope, conversation: str, lease: TurnLease) -> None:
         """Ask the holder of a lease to stop, unless its turn has its answer, so that it is about to be left."""
@@ -274,7 +269,7 @@ class TurnEntrance:
         turn_id = held.record.turn_id
         if question:
             written = await self._ask(held.scope, turn_id, question)
-            if written.conversation != held.conversation:
+            if written.conversation != held.lease.conversation:
                 raise ConversationDeletedError(
                     "the conversation was deleted while its turn began; call again"
                 )
@@ -384,6 +379,6 @@ class TurnEntrance:
             # it was entered meanwhile
             return busy.turn_id == turn_id and await self.stop(scope, turn_id)
         is_running = not held.record.is_finished
-        held.is_stopping = is_running  # marked as it is left
+        held.lease.is_stopping = is_running  # marked as it is left
         await settle(held.leave())
         return is_running

@@ -14,9 +14,8 @@ import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage
 
@@ -24,7 +23,6 @@ from convstore.append.batch import AppendResult
 from convstore.append.condition import Condition, TailMoved
 from convstore.exceptions import (
     ConflictError,
-    SchemaVersionError,
     StoreError,
     TurnClosedError,
     TurnConflictError,
@@ -38,9 +36,10 @@ from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.state import NO_RECORD, ViewRecord
 from convstore.log.turn_record import TurnRecord
 from convstore.mongo.drafts import Draft, Drafts
-from convstore.mongo.turn_leases import TurnLease, TurnLeases
+from convstore.mongo.turn_leases import TurnLeases
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.retrying import until_written
+from convstore.turns.held_lease import HeldLease
 from convstore.turns.naming import Naming
 from convstore.turns.record_reader import FoundTurn, TurnRecordReader
 from convstore.turns.streaming import Drafting
@@ -53,15 +52,6 @@ from convstore.values.turns import Pause
 from convstore.wire.streams import StreamedReply
 
 _Result = TypeVar("_Result")
-
-LEASE_SECONDS = 30.0
-"""A lease that is not renewed lapses after this time."""
-
-RENEW_SECONDS = 10.0
-CHECK_SECONDS = 1.5
-"""How often the holder renews its lease, and how often it looks whether somebody asked it to stop."""
-
-LEASE = timedelta(seconds=LEASE_SECONDS)
 
 
 class Addition(NamedTuple):
@@ -88,18 +78,13 @@ class Addition(NamedTuple):
 
 @dataclass(slots=True)
 class TurnServices:
-    """What the turns of a store are read and written by.
-
-    Attributes:
-        lease: How long a lease lasts without a renewal.
-    """
+    """Reads and writes the turns of a store."""
 
     reader: LogReader
     leases: TurnLeases
     drafts: Drafts
     records: TurnRecordReader
     variants: Variants
-    lease: timedelta = field(default_factory=lambda: LEASE)
 
 
 @dataclass(slots=True)
@@ -107,37 +92,30 @@ class HeldTurn:
     """A turn whose lease this worker holds.
 
     Attributes:
-        services: What it is read and written by.
+        services: Reads and writes it.
         scope: The conversation.
-        conversation: Its id.
-        owner: Token of the lease.
+        lease: The lease under which it is written.
         record: The turn as the log has it.
         tail: The end of the log that the next append follows.
         branch: The variant that this worker makes, until it is active; None if it works on the turn as it stands.
         own_key: The key from which ids of its messages derive, if it is a variant; "" for the id of the turn.
         draft: The beginning of a reply that an interrupted worker left, with the error by which its run broke off.
         drop_draft: Deletes the draft of a reply that a framework's run has streamed and appends next; None without one.
-        is_stopping: Somebody asked to stop.
-        is_lost: Another worker took the lease, or this one gave it back, or must not write any more.
-        exclusion: Why it must not: a migration excludes this process.
         is_entered: The session of this worker was entered and not left.
         unsaid: The reply that becomes the answer if the session is left because somebody asked to stop.
         notes: What frameworks keep with the turn, by their classes.
         record_of_view: The record of the views of this variant, see `log.state`.
         is_unsure: An append may have been written, or may be written later.
         unsure: Ids of the messages of such appends.
-        ended: Set when `is_stopping` or `is_lost` becomes true.
         changed: Set after each append, for one that shows the turn and clears it.
         lock: Serialises the appends of one worker, such as parallel results.
-        sharing: "borrows" if the lease is that of another turn, on which its holder works, too; "lends" for that one.
         may_be_superseded: A run of a framework goes on with its own turn though a later question was asked.
         first_answer: Id of the answer that the turn had when this worker took it; "" for none, None if it was not read.
     """
 
     services: TurnServices
     scope: Scope
-    conversation: str
-    owner: str
+    lease: HeldLease
     record: TurnRecord
     tail: Totals
     branch: Branch | None = None
@@ -145,18 +123,13 @@ class HeldTurn:
     draft: Draft | None = None
     drop_draft: Callable[[], Awaitable[None]] | None = None
     record_of_view: ViewRecord = NO_RECORD
-    is_stopping: bool = False
-    is_lost: bool = False
-    exclusion: SchemaVersionError | None = None
     is_entered: bool = False
     unsaid: StreamedReply = field(default_factory=StreamedReply)
     notes: dict[type, Any] = field(default_factory=dict)
     is_unsure: bool = False
     unsure: set[str] = field(default_factory=set)
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    sharing: Literal["", "lends", "borrows"] = ""
     may_be_superseded: bool = False
     first_answer: str | None = None
 
@@ -166,16 +139,13 @@ class HeldTurn:
         return self.own_key or self.record.turn_id
 
     @classmethod
-    def of(
-        cls, services: TurnServices, scope: Scope, conversation: str, owner: str, turn_id: str
-    ) -> HeldTurn:
+    def of(cls, services: TurnServices, scope: Scope, lease: HeldLease) -> HeldTurn:
         """Return a turn whose lease was taken, and of which nothing is known yet; see `know`."""
-        record = TurnRecord.to_be_asked(turn_id)
-        return cls(services, scope, conversation, owner, record, Totals())
+        return cls(services, scope, lease, TurnRecord.to_be_asked(lease.turn_id), Totals())
 
     def sibling(self, turn_id: str) -> HeldTurn:
         """Return another turn of the conversation under the same lease, of which nothing is known yet."""
-        return HeldTurn.of(self.services, self.scope, self.conversation, self.owner, turn_id)
+        return HeldTurn.of(self.services, self.scope, self.lease.for_turn(turn_id))
 
     def know(self, found: FoundTurn) -> None:
         """Take over what was read of the turn, or of a variant of it."""
@@ -196,7 +166,7 @@ class HeldTurn:
     @property
     def must_stop(self) -> bool:
         """True if somebody asked to stop, and the log does not say yet that the turn is over."""
-        return self.is_stopping and not self.record.is_finished
+        return self.lease.is_stopping and not self.record.is_finished
 
     @property
     def must_mark_stop(self) -> bool:
@@ -204,7 +174,7 @@ class HeldTurn:
 
         What answered the turn meanwhile is no reason not to: who asked was told that the turn is stopped.
         """
-        return self.is_stopping and not self.record.is_ended
+        return self.lease.is_stopping and not self.record.is_ended
 
     @property
     def refusal(self) -> ConflictError | None:
@@ -224,7 +194,7 @@ class HeldTurn:
             return None if addition.event.kind == "fence" else self.refusal
         kinds = {message.type for message in addition.messages}
         is_reply = "ai" in kinds and "tool" not in kinds
-        if self.is_stopping and is_reply and not addition.of_state:
+        if self.lease.is_stopping and is_reply and not addition.of_state:
             return TurnClosedError(self.record.turn_id)
         return self.refusal
 
@@ -245,27 +215,6 @@ class HeldTurn:
         """Make a reply no answer by a stop any more, unless another one is heard by now."""
         if self.unsaid is reply:
             self.unsaid = StreamedReply()
-
-    def follow(self, lease: TurnLease | None) -> None:
-        """Take over what a read of the lease says."""
-        self.is_lost = self.is_lost or lease is None
-        self.is_stopping = self.is_stopping or (lease is not None and lease.is_stopping)
-        if self.is_lost or self.is_stopping:
-            self.ended.set()
-
-    def _exclude(self, error: SchemaVersionError) -> None:
-        """End the turn in a process that a migration excludes; `check` raises the error from now on."""
-        self.exclusion = error
-        self.follow(None)
-
-    def check(self, *, may_stop: bool = True) -> None:
-        """Raise a TurnLostError if the lease is lost; a TurnClosedError if it may not stop and somebody asked to."""
-        if self.exclusion is not None:
-            raise SchemaVersionError(*self.exclusion.args)
-        if self.is_lost:
-            raise TurnLostError(self.record.turn_id)
-        if self.is_stopping and not may_stop:
-            raise TurnClosedError(self.record.turn_id)
 
     async def append(self, addition: Addition) -> Receipt:
         """Append messages of a turn, each under an id of its own; see `TurnSession.append`.
@@ -377,8 +326,8 @@ class HeldTurn:
 
         async def write_once() -> _Result:
             if not self.refusal:  # else nothing new is written
-                self.check()
-                await self._check_schema()
+                self.lease.check()
+                await self.lease.check_schema()
             try:
                 return await write()
             except TailMoved:
@@ -393,10 +342,10 @@ class HeldTurn:
 
     async def _catch_up(self) -> None:
         """Read what others appended, unless they took the turn over."""
-        await self.renew()
-        if self.is_lost and self.refusal:
+        await self.lease.renew()
+        if self.lease.is_lost and self.refusal:
             raise self.refusal
-        self.check()
+        self.lease.check()
         if self.branch:
             # an append of unknown outcome may have finished it
             self.know(await self.services.variants.again(self.scope, self.branch))
@@ -411,29 +360,6 @@ class HeldTurn:
         """
         for result_id, pause in pauses.items():
             await self.append_if(partial(self._wait, result_id, pause))
-
-    async def renew(self) -> None:
-        """Renew the lease, and learn whether to stop; SchemaVersionError if a migration excludes this process."""
-        await self._check_schema()
-        self.follow(
-            await self.services.leases.renew(
-                self.conversation, owner=self.owner, time=self.services.lease
-            )
-        )
-
-    async def look(self) -> bool:
-        """Learn whether to stop; return False if another worker has the lease. Raises as `renew` does."""
-        await self._check_schema()
-        self.follow(await self.services.leases.find(self.conversation, owner=self.owner))
-        return not self.is_lost
-
-    async def _check_schema(self) -> None:
-        """End a turn in a process that a migration excludes: it may last for hours."""
-        try:
-            await self.services.reader.schema.check()
-        except SchemaVersionError as error:
-            self._exclude(error)
-            raise
 
     async def finish(self, *, if_done: bool = False) -> None:
         """Record that the turn ended without an answer, unless it is over; with `if_done` only if nothing is open."""
@@ -465,7 +391,7 @@ class HeldTurn:
 
     async def _stored_draft(self) -> Draft | None:
         """Return the stored draft if it is of this turn, and nothing was appended since."""
-        draft = await self.services.drafts.find(self.conversation)
+        draft = await self.services.drafts.find(self.lease.conversation)
         turn_id = self.record.turn_id
         is_own = draft and draft.stands_at(turn_id, self.variant, self.tail.messages)
         return draft if is_own else None
@@ -474,32 +400,32 @@ class HeldTurn:
         """Keep a draft of what `text` returns while a reply is streamed."""
         return Drafting(
             self.services.drafts,
-            self.conversation,
+            self.lease.conversation,
             self._new_draft(),
             text,
-            is_held=self.look,
+            is_held=self.lease.look,
             check=self.services.reader.schema.check,
             sleep=self.services.reader.clock.sleep,
             keeps=keeps,
         )
 
     def _new_draft(self) -> Draft:
-        return Draft(self.record.turn_id, self.owner, self.tail.messages, "", self.variant)
+        return Draft(self.record.turn_id, self.lease.owner, self.tail.messages, "", self.variant)
 
     async def note_error(self, error: BaseException | None) -> None:
         """Store class and first line of the error by which a run broke off, beside the draft of its reply, if any.
 
         Nothing is stored of a turn that is over, and of errors of the store itself, which may not be reachable.
         """
-        is_over = self.is_lost or self.is_stopping or self.record.is_finished
+        is_over = self.lease.is_lost or self.lease.is_stopping or self.record.is_finished
         if is_over or not isinstance(error, Exception) or isinstance(error, StoreError):
             return
         with suppress(StoreError):
             draft = await self._stored_draft() or self._new_draft()
-            await self.look()
-            if not (self.is_lost or self.is_stopping):
-                noted = draft._replace(owner=self.owner).after_error(error)
-                await self.services.drafts.begin(self.conversation, noted)
+            await self.lease.look()
+            if not (self.lease.is_lost or self.lease.is_stopping):
+                noted = draft._replace(owner=self.lease.owner).after_error(error)
+                await self.services.drafts.begin(self.lease.conversation, noted)
 
     async def leave(self, stop: Callable[[], Addition | None] | None = None) -> None:
         """Mark a turn that was asked to stop, fence off an append whose outcome is unknown, and give the lease back.
@@ -507,17 +433,17 @@ class HeldTurn:
         `stop` returns the mark, with the beginning of a reply that a stop makes the answer; by default the mark alone.
         """
         try:
-            if not (self.is_lost or self.is_stopping or self.record.is_finished):
-                await self.look()  # a stop may be newer than the last look
+            if not (self.lease.is_lost or self.lease.is_stopping or self.record.is_finished):
+                await self.lease.look()  # a stop may be newer than the last look
             await self.mark_end(stop)
             if not await self._release():  # a stop came after the look
-                await self.look()
+                await self.lease.look()
                 await self.mark_end(stop)
         except (TurnLostError, TurnClosedError, TurnConflictError, UnknownMessageError):
             pass  # it has ended in another way
         except (StoreError, asyncio.CancelledError):
             # the lease lapses, and its successor marks the stop
-            self.is_lost = self.is_lost or self.must_mark_stop
+            self.lease.is_lost = self.lease.is_lost or self.must_mark_stop
             raise
         finally:
             await self._release(stopping=True)
@@ -530,23 +456,10 @@ class HeldTurn:
                 return stop() if stop else self.event("stop")
             return self.event("fence") if self.is_unsure else None
 
-        if not self.is_lost:
+        if not self.lease.is_lost:
             await self.append_if(judge)
 
     async def _release(self, *, stopping: bool = False) -> bool:
-        """Give a lease back, after which this worker writes nothing; return False if it is not this worker's.
-
-        One that was asked to stop is given back only with `stopping`.
-        """
+        """Release the lease, after an append in progress; see `HeldLease.release`."""
         async with self.lock:
-            if self.is_lost:
-                return True
-            if self.sharing == "borrows":
-                self.follow(None)
-                return True
-            is_given = await self.services.leases.release(
-                self.conversation, owner=self.owner, stopping=stopping
-            )
-            if is_given or stopping:
-                self.follow(None)
-            return self.is_lost
+            return await self.lease.release(stopping=stopping)

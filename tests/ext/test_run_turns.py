@@ -368,7 +368,7 @@ async def _stopped(chat: Conversation, runnable: Any, going: asyncio.Event) -> N
         assert await chat.stop("q1")
         if kind == "graph":  # the node's model is stopped at its next token, an agent's at once
             [turns] = _RUNS.turns.values()
-            await turns.held[0].held.ended.wait()
+            await turns.held[0].held.lease.ended.wait()
             going.set()
         await asyncio.wait({reading})
     await _is_free(chat)

@@ -14,7 +14,7 @@ from convstore.exceptions import StoreUnavailableError, TurnLostError
 from convstore.mongo.leases import renewing, while_leased
 from convstore.mongo.turn_leases import TurnLeases
 from convstore.runtime.clock import Clock
-from convstore.turns.held import LEASE_SECONDS
+from convstore.turns.held_lease import LEASE_SECONDS
 
 Renew = Callable[[], Awaitable[bool]]
 

@@ -26,9 +26,8 @@ from pymongo import AsyncMongoClient, monitoring
 from scripted_agents import ScriptedModel, calls
 
 from convstore import ConversationStore
-from convstore.conversation import turn as sessions
 from convstore.ext.langchain import ConversationMiddleware
-from convstore.turns import held
+from convstore.turns import held_lease
 
 QUESTION = "How do bees tell the way?"
 ANSWER = "By dancing."
@@ -157,8 +156,8 @@ async def run(uri: str, database: str, folder: Path, task: dict[str, Any]) -> No
 
 def main(uri: str, database: str, folder: str) -> None:
     """Fork for each line, one after the other. Who takes a run up waits for its lease, so that is short."""
-    held.LEASE = timedelta(seconds=3)
-    sessions.RENEW_SECONDS = 0.9  # type: ignore[attr-defined]
+    held_lease.LEASE = timedelta(seconds=3)
+    held_lease.RENEW_SECONDS = 0.9
     for line in sys.stdin:
         task = json.loads(line)
         if not (child := os.fork()):

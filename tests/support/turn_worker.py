@@ -32,10 +32,9 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from convstore import Conversation, ConversationStore
-from convstore.conversation import turn as sessions
 from convstore.exceptions import ConflictError, StoreUnavailableError, UnknownMessageError
 from convstore.testing.fixtures import result_id_of
-from convstore.turns import held, streaming
+from convstore.turns import held_lease, streaming
 from convstore.types import TurnSession
 
 __all__ = ["LEASE_SECONDS", "goes_on", "question"]
@@ -205,8 +204,8 @@ async def _refuse(_: Request, error: Exception) -> Response:
 
 async def main(uri: str, database: str, journal: Journal, listening: socket.socket) -> None:
     """Serve until a signal comes."""
-    held.LEASE = timedelta(seconds=LEASE_SECONDS)
-    sessions.RENEW_SECONDS, sessions.CHECK_SECONDS, streaming.DRAFT_SECONDS = 0.9, 0.3, 0.2  # type: ignore[attr-defined]
+    held_lease.LEASE = timedelta(seconds=LEASE_SECONDS)
+    held_lease.RENEW_SECONDS, held_lease.CHECK_SECONDS, streaming.DRAFT_SECONDS = 0.9, 0.3, 0.2
     # uvicorn's own handler ends it, and asyncio may then log what is left
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     async with AsyncMongoClient[dict[str, Any]](uri) as client:

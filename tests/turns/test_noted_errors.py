@@ -66,7 +66,7 @@ async def _store_draft(chat: Conversation, text: str) -> None:
     async with await chat.turn("q1"):
         held = TurnAccess(chat).held("q1")
         assert held
-        await services.drafts.begin(held.conversation, Draft("q1", held.owner, 1, text))
+        await services.drafts.begin(held.lease.conversation, Draft("q1", held.lease.owner, 1, text))
 
 
 async def test_a_draft_after_an_error_is_of_the_worker_that_noted_it(new_chat: NewChat) -> None:

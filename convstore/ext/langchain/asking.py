@@ -84,7 +84,7 @@ async def ask(
             own.drop_draft = await stack.enter_async_context(drafting)
         with set_config_context(config) as context:
             asking = asyncio.create_task(work(), context=context)
-            response = await _until(asking, [turn.ended for turn in held])
+            response = await _until(asking, [turn.lease.ended for turn in held])
         if response is None and not heard.reply.text:
             _check(held)
         return response or ModelResponse(result=[heard.said])
@@ -93,7 +93,7 @@ async def ask(
 def _check(held: Sequence[HeldTurn]) -> None:
     """Raise an error if one of these turns is to be stopped, or was taken over."""
     for turn in held:
-        turn.check(may_stop=False)
+        turn.lease.check(may_stop=False)
 
 
 async def _until(

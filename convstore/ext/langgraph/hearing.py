@@ -46,7 +46,7 @@ class Joined:
 
     def check(self) -> None:
         """Raise an error if the turn was taken over, or is to be stopped and is not over."""
-        self.held.check(may_stop=not self.held.must_stop)
+        self.held.lease.check(may_stop=not self.held.must_stop)
 
     def begin_draft(self, reply: StreamedReply, done: asyncio.Event) -> None:
         """Keep a draft of a reply until an event is set; not in a thread without an event loop."""
@@ -65,7 +65,9 @@ class Joined:
         self, text: Callable[[], str], done: asyncio.Event
     ) -> Callable[[], Awaitable[None]]:
         async with self.held.drafting(text, keeps=True) as drop:
-            waiting = [asyncio.ensure_future(event.wait()) for event in (done, self.held.ended)]
+            waiting = [
+                asyncio.ensure_future(event.wait()) for event in (done, self.held.lease.ended)
+            ]
             try:
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             finally:
