@@ -117,7 +117,7 @@ class TurnSession:
 
         It is not in the log. Ask the model again; the next stream replaces it.
         """
-        return self._held.draft.text if self._held.draft else ""
+        return self._held.drafts.found.text if self._held.drafts.found else ""
 
     @property
     def error(self) -> str:
@@ -125,7 +125,7 @@ class TurnSession:
 
         `Conversation.get_turn` has it, too. It may quote contents.
         """
-        return self._held.draft.error if self._held.draft else ""
+        return self._held.drafts.found.error if self._held.drafts.found else ""
 
     @property
     def is_running(self) -> bool:
@@ -224,7 +224,7 @@ class TurnSession:
         receipt = await self._held.append(addition.answering(stamp))
         if answers:
             self._stamp = None
-            self._held.unsaid = StreamedReply()
+            self._held.drafts.streamed = StreamedReply()
         return receipt
 
     def _normalized(self, messages: Any) -> Addition:
@@ -272,7 +272,7 @@ class TurnSession:
     async def _stream(self, source: Any, on_stop: str, redact: Any) -> AsyncGenerator[Any, None]:
         reply = StreamedReply()
         held = self._held
-        held.unsaid = reply if on_stop == "keep" else StreamedReply()
+        held.drafts.streamed = reply if on_stop == "keep" else StreamedReply()
 
         def text() -> Any:
             return redact(reply.text) if redact else reply.text
@@ -300,15 +300,15 @@ class TurnSession:
             stamp = self._stamp if said.messages else None
             return said._replace(event=self._held.event("stop").event).answering(stamp)
         if said.messages and (
-            record.answer is None or record.answer.text != self._held.unsaid.text
+            record.answer is None or record.answer.text != self._held.drafts.streamed.text
         ):
             raise TurnClosedError(self.turn_id)
         return None
 
     def _partial_reply(self) -> Addition:
         """Return the reply as streamed before a stop, with an error as the result of each of its calls."""
-        unsaid = self._held.unsaid
-        message = unsaid.message() if unsaid.text else None
+        streamed = self._held.drafts.streamed
+        message = streamed.message() if streamed.text else None
         if message is None:
             return Addition()
         said = self._normalized(message)

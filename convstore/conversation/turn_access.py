@@ -118,7 +118,7 @@ class TurnAccess:
                 options = replace(options, columns=named | columns)
             receipt = (await services.writer.append(self._scope, whole, options=options)).receipt
         if any(isinstance(message, AIMessage) for message in whole):
-            await settle(_drop_draft(held))
+            await settle(held.drafts.drop_appended())
         return receipt
 
     async def append_run(
@@ -203,10 +203,3 @@ class TurnAccess:
     async def at_places(self, turn_ids: Sequence[str]) -> dict[str, Standing]:
         """Return the variants of some active turns, by turn id; turns without other variants are left out."""
         return await (await self._services()).variants.at_places(self._scope, turn_ids)
-
-
-async def _drop_draft(held: HeldTurn) -> None:
-    """Delete the draft of a reply that was appended."""
-    if held.drop_draft:
-        await held.drop_draft()
-        held.drop_draft = None

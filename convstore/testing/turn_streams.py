@@ -13,7 +13,7 @@ from convstore.conversation.turn import TurnSession
 from convstore.exceptions import InvalidInputError, InvalidMessageError
 from convstore.runtime.clock import Clock
 from convstore.testing.fixtures import NewStore, ahead, kinds_of, turn_of
-from convstore.turns.streaming import DRAFT_SECONDS
+from convstore.turns.drafting import DRAFT_SECONDS
 
 __all__ = ["TurnStreamContract", "break_off"]
 

@@ -1,10 +1,8 @@
-"""A turn as the worker that holds its lease knows it, and all that this worker writes to it.
+"""A turn as the worker that holds its lease knows it, and everything that this worker writes to it.
 
-A worker appends only directly after what it knows of the log: whoever takes a lapsed lease over appends an entry first,
-so a worker that was silent too long can write nothing any more. What other writers append meanwhile is read and judged,
-and the append is repeated after it.
-
-The module is long because appending, drafting, renewing and leaving depend on the same facts of the turn.
+A worker appends only directly after the end of the log that it knows. The worker that takes over a lapsed lease appends
+an entry first, so its predecessor can write nothing any more. If other writers appended meanwhile, the worker reads
+what they wrote and appends after it.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -39,17 +36,16 @@ from convstore.mongo.drafts import Draft, Drafts
 from convstore.mongo.turn_leases import TurnLeases
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.retrying import until_written
+from convstore.turns.drafting import Drafting, ReplyDrafts
 from convstore.turns.held_lease import HeldLease
 from convstore.turns.naming import Naming
 from convstore.turns.record_reader import FoundTurn, TurnRecordReader
-from convstore.turns.streaming import Drafting
 from convstore.turns.variants import Variants
 from convstore.values.append_options import PLAIN, AppendOptions
 from convstore.values.models import Receipt
 from convstore.values.scope import Scope
 from convstore.values.stamps import ViewStamp
 from convstore.values.turns import Pause
-from convstore.wire.streams import StreamedReply
 
 _Result = TypeVar("_Result")
 
@@ -95,14 +91,12 @@ class HeldTurn:
         services: Reads and writes it.
         scope: The conversation.
         lease: The lease under which it is written.
+        drafts: The drafts of its replies.
         record: The turn as the log has it.
         tail: The end of the log that the next append follows.
         branch: The variant that this worker makes, until it is active; None if it works on the turn as it stands.
         own_key: The key from which ids of its messages derive, if it is a variant; "" for the id of the turn.
-        draft: The beginning of a reply that an interrupted worker left, with the error by which its run broke off.
-        drop_draft: Deletes the draft of a reply that a framework's run has streamed and appends next; None without one.
         is_entered: The session of this worker was entered and not left.
-        unsaid: The reply that becomes the answer if the session is left because somebody asked to stop.
         notes: What frameworks keep with the turn, by their classes.
         record_of_view: The record of the views of this variant, see `log.state`.
         is_unsure: An append may have been written, or may be written later.
@@ -116,15 +110,13 @@ class HeldTurn:
     services: TurnServices
     scope: Scope
     lease: HeldLease
+    drafts: ReplyDrafts
     record: TurnRecord
     tail: Totals
     branch: Branch | None = None
     own_key: str = ""
-    draft: Draft | None = None
-    drop_draft: Callable[[], Awaitable[None]] | None = None
     record_of_view: ViewRecord = NO_RECORD
     is_entered: bool = False
-    unsaid: StreamedReply = field(default_factory=StreamedReply)
     notes: dict[type, Any] = field(default_factory=dict)
     is_unsure: bool = False
     unsure: set[str] = field(default_factory=set)
@@ -141,7 +133,9 @@ class HeldTurn:
     @classmethod
     def of(cls, services: TurnServices, scope: Scope, lease: HeldLease) -> HeldTurn:
         """Return a turn whose lease was taken, and of which nothing is known yet; see `know`."""
-        return cls(services, scope, lease, TurnRecord.to_be_asked(lease.turn_id), Totals())
+        drafts = ReplyDrafts(services.drafts, lease)
+        record = TurnRecord.to_be_asked(lease.turn_id)
+        return cls(services, scope, lease, drafts, record, Totals())
 
     def sibling(self, turn_id: str) -> HeldTurn:
         """Return another turn of the conversation under the same lease, of which nothing is known yet."""
@@ -210,11 +204,6 @@ class HeldTurn:
         self.first_answer = self.first_answer or ""
         self.record.add(entry.messages, [by_id[item.id] for item in entry.messages], event)
         self.changed.set()
-
-    def forget(self, reply: StreamedReply) -> None:
-        """Make a reply no answer by a stop any more, unless another one is heard by now."""
-        if self.unsaid is reply:
-            self.unsaid = StreamedReply()
 
     async def append(self, addition: Addition) -> Receipt:
         """Append messages of a turn, each under an id of its own; see `TurnSession.append`.
@@ -387,29 +376,14 @@ class HeldTurn:
     async def find_draft(self) -> None:
         """Read the draft and the error of a turn that an interrupted worker has left."""
         if not self.record.is_finished:
-            self.draft = await self._stored_draft()
-
-    async def _stored_draft(self) -> Draft | None:
-        """Return the stored draft if it is of this turn, and nothing was appended since."""
-        draft = await self.services.drafts.find(self.lease.conversation)
-        turn_id = self.record.turn_id
-        is_own = draft and draft.stands_at(turn_id, self.variant, self.tail.messages)
-        return draft if is_own else None
+            self.drafts.found = await self.drafts.find(self._begun())
 
     def drafting(self, text: Callable[[], str], *, keeps: bool = False) -> Drafting:
         """Keep a draft of what `text` returns while a reply is streamed."""
-        return Drafting(
-            self.services.drafts,
-            self.lease.conversation,
-            self._new_draft(),
-            text,
-            is_held=self.lease.look,
-            check=self.services.reader.schema.check,
-            sleep=self.services.reader.clock.sleep,
-            keeps=keeps,
-        )
+        return self.drafts.keep(self._begun(), text, keeps=keeps)
 
-    def _new_draft(self) -> Draft:
+    def _begun(self) -> Draft:
+        """Return an empty draft at the position that the turn has reached."""
         return Draft(self.record.turn_id, self.lease.owner, self.tail.messages, "", self.variant)
 
     async def note_error(self, error: BaseException | None) -> None:
@@ -420,12 +394,7 @@ class HeldTurn:
         is_over = self.lease.is_lost or self.lease.is_stopping or self.record.is_finished
         if is_over or not isinstance(error, Exception) or isinstance(error, StoreError):
             return
-        with suppress(StoreError):
-            draft = await self._stored_draft() or self._new_draft()
-            await self.lease.look()
-            if not (self.lease.is_lost or self.lease.is_stopping):
-                noted = draft._replace(owner=self.lease.owner).after_error(error)
-                await self.services.drafts.begin(self.lease.conversation, noted)
+        await self.drafts.note_error(self._begun(), error)
 
     async def leave(self, stop: Callable[[], Addition | None] | None = None) -> None:
         """Mark a turn that was asked to stop, fence off an append whose outcome is unknown, and give the lease back.

@@ -34,7 +34,7 @@ from starlette.routing import Route
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import ConflictError, StoreUnavailableError, UnknownMessageError
 from convstore.testing.fixtures import result_id_of
-from convstore.turns import held_lease, streaming
+from convstore.turns import drafting, held_lease
 from convstore.types import TurnSession
 
 __all__ = ["LEASE_SECONDS", "goes_on", "question"]
@@ -205,7 +205,7 @@ async def _refuse(_: Request, error: Exception) -> Response:
 async def main(uri: str, database: str, journal: Journal, listening: socket.socket) -> None:
     """Serve until a signal comes."""
     held_lease.LEASE = timedelta(seconds=LEASE_SECONDS)
-    held_lease.RENEW_SECONDS, held_lease.CHECK_SECONDS, streaming.DRAFT_SECONDS = 0.9, 0.3, 0.2
+    held_lease.RENEW_SECONDS, held_lease.CHECK_SECONDS, drafting.DRAFT_SECONDS = 0.9, 0.3, 0.2
     # uvicorn's own handler ends it, and asyncio may then log what is left
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     async with AsyncMongoClient[dict[str, Any]](uri) as client:

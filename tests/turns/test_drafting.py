@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from convstore import ConversationStore
 from convstore.exceptions import StoreUnavailableError
 from convstore.integration import host_of
 from convstore.mongo.drafts import Draft, Drafts
-from convstore.turns.streaming import Drafting
+from convstore.turns.drafting import Drafting
 
 _BEGUN = Draft("r1", "owner", 1, "")
 
@@ -58,7 +60,7 @@ class _SlowDrafts(Drafts):
 async def _reply(drafts: Drafts, going: asyncio.Event) -> None:
     """Stream a reply until an event is set."""
 
-    async def is_held() -> bool:
+    async def look() -> bool:
         return True
 
     async def check() -> None:
@@ -67,9 +69,13 @@ async def _reply(drafts: Drafts, going: asyncio.Event) -> None:
     async def sleep(seconds: float) -> None:
         await asyncio.sleep(0)
 
-    async with Drafting(
-        drafts, "c", _BEGUN, lambda: "They do", is_held=is_held, check=check, sleep=sleep
-    ):
+    lease: Any = SimpleNamespace(
+        conversation="c",
+        look=look,
+        schema=SimpleNamespace(check=check),
+        clock=SimpleNamespace(sleep=sleep),
+    )
+    async with Drafting(drafts, lease, _BEGUN, lambda: "They do"):
         await going.wait()
 
 

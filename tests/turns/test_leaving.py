@@ -23,7 +23,7 @@ from convstore.mongo.turn_leases import TurnLeases
 from convstore.runtime import background
 from convstore.testing.fixtures import ahead
 from convstore.testing.stored import Stored
-from convstore.turns import entering
+from convstore.turns import held_lease
 
 NewChat = Callable[..., Conversation]
 
@@ -177,7 +177,7 @@ async def test_a_lease_that_cannot_be_given_back_lapses(
     new_chat: NewChat, monkeypatch: pytest.MonkeyPatch, *, is_slow: bool
 ) -> None:
     """The error is the first one, and comes in time; the server answers nothing."""
-    monkeypatch.setattr(entering, "SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr(held_lease, "SETTLE_SECONDS", 0.01)
     await new_chat().append(HumanMessage("Do seals sleep?", id="r1"))
 
     async def hang(*_: Any, **__: Any) -> None:

@@ -125,7 +125,7 @@ async def test_an_error_after_a_lost_lease_is_not_noted(
         async with await chat.turn("q1", human="Do seals sleep?"):
             held = TurnAccess(chat).held("q1")
             assert held
-            held.follow(None)
+            held.lease.give_up()
             monkeypatch.setattr(Drafts, "find", _unavailable)
             monkeypatch.setattr(TurnLeases, "find", _unavailable)
             raise ValueError("too late")

@@ -81,7 +81,7 @@ async def ask(
     async with AsyncExitStack() as stack:
         if redact and own:
             drafting = own.drafting(lambda: redact(heard.reply.text), keeps=True)
-            own.drop_draft = await stack.enter_async_context(drafting)
+            own.drafts.drop = await stack.enter_async_context(drafting)
         with set_config_context(config) as context:
             asking = asyncio.create_task(work(), context=context)
             response = await _until(asking, [turn.lease.ended for turn in held])

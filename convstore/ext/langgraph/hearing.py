@@ -59,7 +59,7 @@ class Joined:
                 done.set()  # no handler hears the end of a call that is cancelled
                 await (await drafting)()
 
-            self.held.drop_draft = drop
+            self.held.drafts.drop = drop
 
     async def _draft(
         self, text: Callable[[], str], done: asyncio.Event
@@ -147,7 +147,7 @@ class Hearing(BaseCallbackHandler):
             return
         joined.check()
         call = self._calls[run_id] = joined.calls[run_id] = _Call(joined)
-        held.unsaid = call.reply
+        held.drafts.streamed = call.reply
         if has_loop():
             joined.begin_draft(call.reply, call.done)
 
@@ -172,13 +172,15 @@ class Hearing(BaseCallbackHandler):
                 message = getattr(generation, "message", None)
                 if isinstance(message, AIMessage):
                     call.joined.said |= {text for text in (message.id, message.text) if text}
-        call.joined.held.forget(call.reply)  # a node appends it, or it is no reply to the user
+        call.joined.held.drafts.forget(
+            call.reply
+        )  # a node appends it, or it is no reply to the user
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Forget a call that failed; what it said by a stop is the answer."""
         call = self._end(run_id)
         if call is not None and not call.joined.held.must_stop:
-            call.joined.held.forget(call.reply)
+            call.joined.held.drafts.forget(call.reply)
 
     def _end(self, run_id: UUID) -> _Call | None:
         call = self._calls.pop(run_id, None)
