@@ -26,6 +26,7 @@ from convstore.conversation.turn import TurnSession
 from convstore.exceptions import (
     InvalidInputError,
     TurnClosedError,
+    TurnConflictError,
     TurnLostError,
     UnknownMessageError,
 )
@@ -140,6 +141,38 @@ class TurnAccess:
             await self._check_unanswered(whole)
             written = await writer.append(self._scope, whole, options=options)
         return written.receipt
+
+    async def is_asked(self, question: BaseMessage) -> bool:
+        """Return True if the log has the question of a run that broke off, so that the run must not ask it again.
+
+        For a framework that stores a run at its end: what `append_run` would refuse then is refused before a model is
+        asked. One command for a new question.
+
+        Raises:
+            TurnClosedError: The question has an answer, or its turn was stopped.
+            TurnConflictError: A later question was asked, so the answer would end up in its turn.
+            ContentConflictError: The log has another message under the id.
+            MessageRewoundError: The question was rewound.
+        """
+        turn_id = str(question.id)
+        services = await self._services()
+        cached = await services.reader.find(self._scope)
+        if cached is None:
+            return False
+        found = await services.reader.messages_by_id(cached, [turn_id], retry_if_stale=False)
+        if not found:
+            return False
+        # the writer compares the contents; it writes nothing, as the log has the message
+        superseded = TurnConflictError(turn_id, is_newest=False)
+        condition = Condition(refusal=superseded)
+        whole = normalize_messages([question])
+        await services.writer.append(self._scope, whole, condition=condition)
+        record = await self.record(turn_id)
+        if record is not None and record.fold.over == "superseded":
+            raise superseded
+        if record is not None and record.fold.over:
+            raise TurnClosedError(turn_id)
+        return True
 
     async def append_transcript(self, parts: Sequence[BaseMessage | LogItem]) -> Receipt:
         """Append the next messages and items of a transcript; each reply answers the question before it.

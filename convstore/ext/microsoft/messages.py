@@ -14,7 +14,6 @@ from uuid import uuid4
 from agent_framework import AgentResponse, ChatResponse, Content, Message
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore.exceptions import TurnClosedError
 from convstore.ext.microsoft.clients import MEDIA, UNKNOWN, Client
 from convstore.messages.call_arguments import arguments_text, in_two_lists, read_call
 from convstore.messages.media import KINDS, media_block, media_description
@@ -125,27 +124,9 @@ def calls_and_results(messages: Iterable[Message]) -> tuple[list[str], list[str]
     return calls, results
 
 
-def without_asked(given: Sequence[Message], loaded: Sequence[Message]) -> list[Message]:
-    """Return the input of a run without the question that its history ends with, which broke off.
-
-    Raises:
-        TurnClosedError: The history has an answer to it.
-    """
-    asked = _last_named(given)
-    last = _last_named(loaded)
-    if asked is None or last is None:
-        return list(given)
-    if (asked.message_id, asked.text) != (last.message_id, last.text):
-        return list(given)
-    end = loaded[-1]
-    if end.role == "assistant" and not calls_and_results([end])[0]:
-        raise TurnClosedError(str(asked.message_id))
-    return [message for message in given if message is not asked]
-
-
-def _last_named(messages: Sequence[Message]) -> Message | None:
-    """Return the last message of a user if it has an id; None if it has none."""
-    last = next((message for message in reversed(messages) if message.role == "user"), None)
+def question_of(given: Sequence[Message]) -> Message | None:
+    """Return the last message of a user in the input of a run if it has an id of its own; None if it has none."""
+    last = next((message for message in reversed(given) if message.role == "user"), None)
     return last if last and last.message_id else None
 
 

@@ -27,9 +27,9 @@ from convstore.ext.microsoft.messages import (
     calls_and_results,
     from_log,
     note_replies,
+    question_of,
     reply_of,
     to_log,
-    without_asked,
 )
 from convstore.integration import TurnAccess, agent_tools
 from convstore.messages.call_ids import with_own_call_ids
@@ -178,19 +178,23 @@ class ConvstoreHistoryProvider(HistoryProvider):
     ) -> None:
         """Give a run the view, and the tool that reads back.
 
+        A question with its own `message_id` that the log has already is part of the view, and not asked again.
+
         Raises:
-            TurnClosedError: The view has an answer to its question, which has its own `message_id`.
+            TurnClosedError: The log has an answer to this question.
+            ConflictError: The log has another message under its id, or a later question; or it was rewound.
         """
+        chat = self.conversation(context.session_id, state)
+        asked = question_of(context.input_messages)
+        if asked is not None and await TurnAccess(chat).is_asked(to_log(asked)[0]):
+            given = context.input_messages
+            context.input_messages = [message for message in given if message is not asked]
         token = _RUN.set((agent, context.input_messages))
         try:
             await super().before_run(agent=agent, session=session, context=context, state=state)
         finally:
             _RUN.reset(token)
-        loaded = context.context_messages.get(self.source_id, [])
-        context.input_messages = without_asked(context.input_messages, loaded)
-        tools = [
-            _tool(bind(self.conversation(context.session_id, state))) for _, bind in self._own_tools
-        ]
+        tools = [_tool(bind(chat)) for _, bind in self._own_tools]
         context.extend_tools(self.source_id, tools)
         context.extend_middleware(self.source_id, _Replies())
 

@@ -25,7 +25,13 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from made_results import append_hidden, check_hidden
 
 from convstore import ConversationStore, HistoryPolicy, InvalidInputError
-from convstore.exceptions import ContentConflictError, InvalidScopeError, TurnClosedError
+from convstore.exceptions import (
+    ContentConflictError,
+    InvalidScopeError,
+    MessageRewoundError,
+    TurnClosedError,
+    TurnConflictError,
+)
 from convstore.ext.microsoft import ConvstoreHistoryProvider
 from convstore.ext.microsoft.messages import from_log
 from convstore.types import Dropped
@@ -571,15 +577,67 @@ async def test_a_run_that_is_repeated_asks_its_question_once(
 
     with pytest.raises(IndexError):  # the client breaks off
         await ask()
-    client.script = ["Who?", "Fish."]
+    client.script = ["Fish."]
     with pytest.raises(ContentConflictError):
         await ask("Who?")
     await ask()
     assert [message.role for message in client.shown[-1]] == ["user", "assistant", "tool"]
     with pytest.raises(TurnClosedError):
         await ask()
-    assert len(client.shown) == 4
-    client.script = ["Nobody."]
     with pytest.raises(ContentConflictError):  # what is refused is the question, not a repetition
         await ask("Who?")
+    assert len(client.shown) == 3
     assert [m.text async for m in provider.conversation("seals").messages()][-1] == "Fish."
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("then", "text", "refusal"),
+    [
+        ("", "What?", TurnClosedError),
+        ("", "Who?", ContentConflictError),
+        ("ask", "What?", TurnClosedError),
+        ("ask", "Who?", ContentConflictError),
+        ("rewind", "What?", MessageRewoundError),
+        ("rewind", "Who?", ContentConflictError),
+    ],
+)
+async def test_no_model_is_asked_for_a_question_whose_id_is_taken(
+    store: ConversationStore, user: str, then: str, text: str, refusal: type[Exception]
+) -> None:
+    """Whatever the view shows of its turn: the append at the end of the run would be refused."""
+    provider = ConvstoreHistoryProvider(store, user_id=user)
+    client = Scripted("Fish.", "Yes.", "No.")
+    agent = Agent(client, context_providers=[provider])
+
+    async def ask(text: str, message_id: str) -> None:
+        question = Message("user", [text], message_id=message_id)
+        await agent.run(question, session=agent.create_session(session_id="seals"))
+
+    await ask("What?", "request-1")
+    if then == "ask":
+        await ask("Sure?", "request-2")
+    elif then == "rewind":
+        await provider.conversation("seals").rewind(before_id="request-1")
+    asked = len(client.shown)
+    with pytest.raises(refusal):
+        await ask(text, "request-1")
+    assert len(client.shown) == asked
+
+
+@pytest.mark.slow
+async def test_the_answer_to_an_old_question_does_not_end_up_in_a_later_turn(
+    store: ConversationStore, user: str
+) -> None:
+    """A question that never got an answer is not asked again after a later one."""
+    provider = ConvstoreHistoryProvider(store, user_id=user)
+    client = Scripted("Yes.", "Fish.")
+    agent = Agent(client, context_providers=[provider])
+    old = Message("user", ["What?"], message_id="request-1")
+    await provider.save_messages("seals", [old])
+    await agent.run("Sure?", session=agent.create_session(session_id="seals"))
+    with pytest.raises(TurnConflictError):
+        await agent.run(old, session=agent.create_session(session_id="seals"))
+    chat = provider.conversation("seals")
+    turns = [[message.text for message in turn.messages] async for turn in chat.turns()]
+    assert (turns, len(client.shown)) == ([["What?"], ["Sure?", "Yes."]], 1)
