@@ -20,30 +20,33 @@ from functools import partial
 from inspect import Parameter, Signature
 from itertools import takewhile
 from typing import Any, Literal, TypeVar, cast
-from uuid import uuid4
 
 from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.runnables import ConfigurableFieldSpec, RunnableConfig, RunnableGenerator
+from langchain_core.runnables import (
+    ConfigurableFieldSpec,
+    Runnable,
+    RunnableConfig,
+    RunnableGenerator,
+    RunnableLambda,
+)
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from convstore import Conversation, ConversationStore
 from convstore.edges import OnDropped, check_store, read_current, report_dropped
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError
-from convstore.integration import TurnAccess, log_of, run_sync
-from convstore.messages.encoding import fields_of
-from convstore.messages.filing import last_turn_of
+from convstore.ext.repeated_messages import changed_messages, with_id, without_repeats
+from convstore.integration import TurnAccess, run_sync
+from convstore.messages.filing import last_question, last_turn_of
 from convstore.messages.provenance import kind_of
 from convstore.messages.tokens import count
 from convstore.types import History
 from convstore.values.explanations import ADDED
-from convstore.values.json_form import sendable_message
 from convstore.values.policy import HistoryPolicy, check_policy
 from convstore.values.scope import check_choice, check_partial_scope
 from convstore.values.stamps import ViewStamp
 
 _Result = TypeVar("_Result")
-_PAGE = 1_000
 
 
 class ChatMessageHistory(BaseChatMessageHistory):
@@ -147,7 +150,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
         try:
             await self._append(chat, new, stamp)
         except ContentConflictError:
-            rest = await _changed(chat, new)
+            rest = await changed_messages(chat, new)
             if len(rest) == len(new):
                 raise
             if rest:
@@ -193,7 +196,7 @@ class _RunHistory(ChatMessageHistory):
     async def _add(
         self, chat: Conversation, messages: Sequence[BaseMessage], stamp: ViewStamp | None = None
     ) -> None:
-        new = [_with_id(message) for message in _without_repeats(messages)]
+        new = [with_id(message) for message in without_repeats(messages)]
         if self._view is not None:
             asked = list(takewhile(lambda message: not isinstance(message, AIMessage), new))
             stamp = self._view.stamp_for(
@@ -217,6 +220,31 @@ class _RunHistory(ChatMessageHistory):
     async def _empty(self, chat: Conversation) -> None:
         self._view = None
         await super()._empty(chat)
+
+    async def acheck_question(self, value: Any, key: str | None) -> Any:
+        """Return the input of a run; refuse a question that its append would refuse, before a model is asked.
+
+        `key` names the messages in the input; None if there is no such key.
+
+        Raises:
+            ConflictError: As `TurnAccess.is_asked`.
+        """
+        return await self._check_question(self.chat, value, key)
+
+    def check_question(self, value: Any, key: str | None) -> Any:
+        """Check the question of a run as `acheck_question` does."""
+        return self._wait("aget_messages", lambda chat: self._check_question(chat, value, key))
+
+    async def _check_question(self, chat: Conversation, value: Any, key: str | None) -> Any:
+        question = _question_in(value, key)
+        if question is None or not question.id:
+            return value
+        try:
+            await TurnAccess(chat).is_asked(question)
+        except ContentConflictError:
+            if await changed_messages(chat, [question]):
+                raise
+        return value
 
     def check(self) -> None:
         """Raise the error of adding the run's messages, if there was one."""
@@ -314,8 +342,8 @@ def with_message_history(
 
     Each run sets the store's scope keys in ``config["configurable"]``. Input and output of a run are appended together
     at its end; a run that fails appends nothing. An error of the append is raised at the end of the run, whereas
-    `RunnableWithMessageHistory` alone would only log it. If the log has an answer to the question's id, the reply is
-    another one, and the error is a `TurnClosedError`; `Conversation.get_turn` has the answer.
+    `RunnableWithMessageHistory` alone would only log it. A question whose id the log has already is refused before the
+    model is asked: with a `TurnClosedError` if it has an answer, which `Conversation.get_turn` returns.
 
     Args:
         runnable: As in `RunnableWithMessageHistory`.
@@ -331,14 +359,49 @@ def with_message_history(
     )
     # Its types do not know that a generator may take the configuration.
     steps = cast(Any, _checked), cast(Any, _achecked)
-    chain.bound = chain.bound | RunnableGenerator[Any, Any](*steps, name="check_history")
+    first = _question_check(options.get("input_messages_key"))
+    chain.bound = first | chain.bound | RunnableGenerator[Any, Any](*steps, name="check_history")
     return chain
+
+
+def _question_check(key: str | None) -> Runnable[Any, Any]:
+    """Return the step that checks the question of a run, whose messages the input has under a key, if there is one."""
+
+    def check(value: Any, config: RunnableConfig) -> Any:
+        return _history_of(config).check_question(value, key)
+
+    async def acheck(value: Any, config: RunnableConfig) -> Any:
+        return await _history_of(config).acheck_question(value, key)
+
+    return RunnableLambda(check, acheck, name="check_question")
+
+
+def _question_in(value: Any, key: str | None) -> BaseMessage | None:
+    """Return the question at the end of a run's input; None without one."""
+    given = value
+    if isinstance(value, dict):
+        only = next(iter(value)) if len(value) == 1 else "input"
+        given = value.get(key or only)
+    if isinstance(given, BaseMessage):
+        given = [given]
+    if not isinstance(given, list | tuple):
+        return None
+    messages = [part for part in given if isinstance(part, BaseMessage)]
+    at = last_question(messages)
+    if at is None or any(isinstance(message, AIMessage) for message in messages[at:]):
+        return None
+    return messages[at]
+
+
+def _history_of(config: RunnableConfig) -> _RunHistory:
+    history: _RunHistory = config.get("configurable", {})["message_history"]
+    return history
 
 
 def _checked(output: Iterator[Any], config: RunnableConfig) -> Iterator[Any]:
     """Yield the output unchanged; at its end, raise the error of adding it to the history."""
     yield from output
-    config.get("configurable", {})["message_history"].check()
+    _history_of(config).check()
 
 
 async def _achecked(
@@ -347,56 +410,4 @@ async def _achecked(
     """Yield the output unchanged; at its end, raise the error of adding it to the history."""
     async for part in output:
         yield part
-    config.get("configurable", {})["message_history"].check()
-
-
-async def _changed(chat: Conversation, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return the messages that the history does not show as they are."""
-    shown = await _shown(chat, [message.id for message in messages])
-    return [
-        message
-        for message in messages
-        if _fields_shown(message) != _fields_shown(shown.get(message.id or ""))
-    ]
-
-
-async def _shown(chat: Conversation, ids: Sequence[str | None]) -> dict[str, BaseMessage]:
-    """Return the messages that the log has, by id, as views show them once their turn is finished."""
-    left = [
-        stored_id.ordinal
-        for stored_id in (await log_of(chat).find([id_ for id_ in ids if id_])).values()
-    ]
-    shown: dict[str, BaseMessage] = {}
-    while left and (page := await chat.list_messages(after=min(left) - 1, limit=_PAGE)):
-        shown |= {str(message.message.id): message.message for message in page}
-        left = [ordinal for ordinal in left if ordinal > page[-1].ordinal]
-    return shown
-
-
-def _fields_shown(message: BaseMessage | None) -> dict[str, Any]:
-    if message is None:
-        return {}
-    return {
-        key: value
-        for key, value in fields_of(sendable_message(message)).items()
-        if key != "artifact"
-    }
-
-
-def _with_id(message: BaseMessage) -> BaseMessage:
-    return message if message.id else message.model_copy(update={"id": str(uuid4())})
-
-
-def _without_repeats(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return the messages without those that a later one repeats, under the same id or an id that they lack."""
-    return [
-        message
-        for index, message in enumerate(messages)
-        if not any(_is_repeat(message, other) for other in messages[index + 1 :])
-    ]
-
-
-def _is_repeat(message: BaseMessage, other: BaseMessage) -> bool:
-    if type(message) is not type(other) or other.id is None or message.id not in (None, other.id):
-        return False
-    return (message.content, message.name) == (other.content, other.name)
+    _history_of(config).check()

@@ -28,6 +28,7 @@ from convstore.exceptions import (
     InvalidInputError,
     InvalidScopeError,
     SyncUnsupportedError,
+    TurnClosedError,
 )
 from convstore.ext.chat_history import ChatMessageHistory, SessionHistories, with_message_history
 from convstore.messages.tokens import count
@@ -352,12 +353,65 @@ async def test_a_run_that_can_not_be_appended_fails(
 ) -> None:
     """LangChain logs what goes wrong in a history and goes on; here the caller gets the error."""
     await chat.append([HumanMessage("other", id="taken")])
-    chain = with_message_history(parrot("Hello"), store)
-    given = [HumanMessage("Hi", id="taken")], config_of(chat)
+    reply = AIMessage("Hello", id="taken")
+    chain = with_message_history(RunnableLambda(lambda _: reply), store)
+    given = [HumanMessage("Hi")], config_of(chat)
     run = asyncio.to_thread(chain.invoke, *given) if is_sync else chain.ainvoke(*given)
     with pytest.raises(ContentConflictError):
         await run
     assert texts_of(await log_of(chat)) == ["human: other"]
+
+
+@pytest.mark.parametrize("is_sync", [False, True])
+@pytest.mark.parametrize(
+    ("text", "refusal"), [("Hi", TurnClosedError), ("Other", ContentConflictError)]
+)
+async def test_no_model_is_asked_for_a_question_whose_id_is_taken(
+    store: ConversationStore,
+    chat: Conversation,
+    text: str,
+    refusal: type[Exception],
+    is_sync: bool,
+) -> None:
+    """The append at the end of the run would be refused; a question with a new id is asked."""
+    asked = list[Any]()
+    key = "question" if is_sync else None
+
+    def answer(value: Any) -> AIMessage:
+        asked.append(value)
+        return AIMessage("Hello")
+
+    chain = with_message_history(RunnableLambda(answer), store, input_messages_key=key)
+
+    async def run(text: str, id_: str) -> None:
+        question = HumanMessage(text, id=id_)
+        value = {key: question} if key else [question]
+        if is_sync:
+            await asyncio.to_thread(chain.invoke, value, config_of(chat))
+        else:
+            await chain.ainvoke(value, config_of(chat))
+
+    await run("Hi", "q1")
+    with pytest.raises(refusal):
+        await run(text, "q1")
+    assert len(asked) == 1
+    await run(text, "q2")
+    said = ["human: Hi", "ai: Hello", f"human: {text}", "ai: Hello"]
+    assert (len(asked), texts_of(await log_of(chat))) == (2, said)
+
+
+async def test_a_question_that_a_view_showed_is_no_other_one(
+    store: ConversationStore, chat: Conversation
+) -> None:
+    """Its image is a placeholder there."""
+    image = {"type": "image", "base64": "aGk=", "mime_type": "image/png"}
+    question = HumanMessage([{"type": "text", "text": "Hi"}, image], id="q1")
+    await chat.append([question, AIMessage("Hello"), HumanMessage("And?"), AIMessage("No.")])
+    [shown, *_] = (await chat.load_history()).messages
+    assert shown.content != question.content
+    chain = with_message_history(parrot("Again."), store)
+    await chain.ainvoke([shown, HumanMessage("Sure?", id="q2")], config_of(chat))
+    assert texts_of(await log_of(chat))[-2:] == ["human: Sure?", "ai: Again."]
 
 
 @pytest.mark.slow

@@ -191,7 +191,7 @@ WITH_IDS = [
     _of("agent_framework", _microsoft),
 ]
 REFUSED = (_chain, _microsoft)
-"""Doors that learn only from the append that there was an answer; their caller has the other reply by then."""
+"""Doors that refuse a question that has an answer."""
 
 WITHOUT_IDS = [_chain_without_ids, _of("agents", _agents_sdk), _of("pydantic_ai", _pydantic)]
 
