@@ -27,7 +27,7 @@ from convstore.readback.request import request_of
 from convstore.search.request import search_request
 from convstore.sources.source import MAX_SOURCES
 from convstore.sources.stub import PAGE_TOKENS
-from convstore.turns.variants import check_asked
+from convstore.turns.variants import requested_variant
 from convstore.values.append_options import check_options, check_trust
 from convstore.values.log_records import LogItem, StoredItem
 from convstore.values.models import (
@@ -248,12 +248,12 @@ class Conversation:
             raise InvalidInputError(
                 f"wait_seconds must be 0 to {_MAX_WAIT}, not {shown_value(wait_seconds)}"
             )
-        asked = check_asked(turn_id, regenerate, instead_of, has_question=human is not None)
+        request = requested_variant(turn_id, regenerate, instead_of, has_question=human is not None)
         whole = [] if human is None else [question_message(turn_id, human)]
         entrance = (services := await self._services()).turn_entrance
         with naming_conflicts(whole, turn=check_id(turn_id, name="turn_id")):
             held = await entrance.enter(
-                self._scope, turn_id, whole, busy=busy, seconds=wait_seconds, asked=asked
+                self._scope, turn_id, whole, busy=busy, seconds=wait_seconds, request=request
             )
         return TurnSession(self, held, services.past)
 
@@ -274,7 +274,7 @@ class Conversation:
         Raises:
             UnknownMessageError: The log does not have the turn's question.
         """
-        return await (await self._services()).variants.at(
+        return await (await self._services()).variants.page(
             self._scope, turn_id, before_number=before_number, limit=limit
         )
 

@@ -184,9 +184,9 @@ class ConversationLog:
             await self.append((), facts=[change])
         elif change.kind == "begin":
             replaced = change.message if change.variant == change.turn else ""
-            asked = VariantRequest(change.variant, replaced)
+            request = VariantRequest(change.variant, replaced)
             variants = services.variants
-            begun = await variants.begin(self._scope, change.turn, asked, after=self._end)
+            begun = await variants.begin(self._scope, change.turn, request, after=self._end)
             self._end = begun.tail if begun else self._end
         elif change.kind == "activate":
             self._end = await services.activator.activate(
@@ -281,8 +281,8 @@ class ConversationLog:
         if not change.variant:
             return condition, event
         variants = (await self._services()).variants
-        asked = VariantRequest(change.variant, change.first_turn)
-        found = await variants.read(self._scope, change.turn, asked)
+        request = VariantRequest(change.variant, change.first_turn)
+        found = await variants.read(self._scope, change.turn, request)
         condition.check(found.tail)
         branch = found.hidden
         if branch is None or found.record.is_finished:

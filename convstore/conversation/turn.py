@@ -229,13 +229,13 @@ class TurnSession:
 
     def _normalized(self, messages: Any) -> Addition:
         """Return messages with ids, and the set of ids that were generated for messages without one."""
-        nameless = set[str]()
+        generated_ids = set[str]()
 
         def new_id() -> str:
-            nameless.add(made := str(uuid4()))
+            generated_ids.add(made := str(uuid4()))
             return made
 
-        return Addition(normalize_messages(messages, new_id=new_id), nameless=nameless)
+        return Addition(normalize_messages(messages, new_id=new_id), generated_ids=generated_ids)
 
     def stream(
         self,

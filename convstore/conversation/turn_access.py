@@ -108,7 +108,7 @@ class TurnAccess:
         whole = normalize_messages(without_marks(messages))
         options = AppendOptions(columns=columns, **how)
         services = await self._services()
-        addition = Addition(whole, of_state=True, options=options)
+        addition = Addition(whole, from_state=True, options=options)
         try:
             receipt = await held.append(addition)
         except UnknownMessageError:

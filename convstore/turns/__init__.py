@@ -1,1 +1,1 @@
-"""Work on one turn at a time: the lease that a worker holds on it, and what it may write meanwhile."""
+"""Hold the lease of a turn, and write to the turn under it."""

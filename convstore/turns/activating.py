@@ -1,7 +1,7 @@
-"""Make a variant active that was finished before, with all that followed it.
+"""Make a finished variant active again, with everything that followed it.
 
-That is one rewind entry, which restores the log as it was when the variant was active last: as of the entry before the
-newest one that took it away.
+One rewind entry does this. It restores the log as it was when the variant was last active: before the newest entry that
+removed the variant.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from convstore.runtime.places import place_of, shown_at
 from convstore.values.scope import Scope
 
 _NEWEST = 10
-"""Changes of a place that are read at once: the last one that took a variant away is mostly among them."""
+"""Changes of a place that are read at once; the one that removed the variant is usually among them."""
 
 
-class _Wanted(NamedTuple):
-    """The variant that is to become active.
+class _Activation(NamedTuple):
+    """The variant to make active.
 
     Attributes:
         turn_id: Id of its question.
@@ -68,35 +68,33 @@ class Activator:
     async def activate(
         self, scope: Scope, turn_id: str, variant: str, condition: Condition = ANYWHERE
     ) -> Totals:
-        """Make a variant active with all that followed it; see `Conversation.activate`. Return the end of the log.
+        """Make a variant active with everything that followed it; see `Conversation.activate`. Return the log's end.
 
-        Two round trips: what the log says of the place, and the entry. One more for what that does not tell of the log
-        as of then, for an edited question, for a variant that left long ago, in a log that had summaries, and if
-        others append meanwhile.
+        Two round trips: one reads the place, one appends the entry. Each of these costs one more: earlier rewinds that
+        the place does not record, an edited question, a variant that was removed long ago, a log that had summaries,
+        and another writer that appends meanwhile.
         """
         cached = await self._reader.find(scope)
         if cached is None:
             raise UnknownMessageError(turn_id, begins_turn=True)
-        plan = partial(self._planned, cached, turn_id, variant)
+        plan = partial(self._plan, cached, turn_id, variant)
         _, end = await self._rewinder.append(cached, plan, condition)
         return end
 
-    async def _planned(
-        self, cached: CachedConversation, turn_id: str, variant: str
-    ) -> PlannedChange:
+    async def _plan(self, cached: CachedConversation, turn_id: str, variant: str) -> PlannedChange:
         known = cached.entries
         while True:
-            tail, wanted = await together(
-                self._rewinder.fresh_tail(cached), self._wanted(cached, turn_id, variant)
+            tail, activation = await together(
+                self._rewinder.fresh_tail(cached), self._find(cached, turn_id, variant)
             )
-            changed_at = wanted.changes[0].number if wanted.changes else 0
+            changed_at = activation.changes[0].number if activation.changes else 0
             if changed_at <= tail.entries == known:
-                log, change = await self._change(cached, tail, wanted)
+                log, change = await self._change(cached, tail, activation)
                 return PlannedChange(log, change)
             # the changes of the place may have been read before or after the end of the log moved
             known = tail.entries
 
-    async def _wanted(self, cached: CachedConversation, turn_id: str, variant: str) -> _Wanted:
+    async def _find(self, cached: CachedConversation, turn_id: str, variant: str) -> _Activation:
         """Return the newest changes of a variant's place. One round trip; two for an edited question."""
         place = turn_id
         row = None
@@ -114,46 +112,48 @@ class Activator:
             place = place_of(row)
         if place != turn_id:
             changes = await self._changes(cached, place)
-        return _Wanted(turn_id, variant, ordinal, place, changes)
+        return _Activation(turn_id, variant, ordinal, place, changes)
 
     async def _changes(self, cached: CachedConversation, place: str) -> list[Entry]:
         """Return the newest entries that changed a place, newest first. One command."""
         read = self._reader.log.places.last_entries
         return await read(cached.conversation, at_place(place), limit=_NEWEST)
 
-    async def _leaving(self, cached: CachedConversation, wanted: _Wanted) -> Entry | None:
-        """Return the last entry that took the variant away; None if none did. Rarely one command."""
-        for entry in wanted.changes:
-            if left_by(entry).variant == wanted.variant:
+    async def _last_removal(
+        self, cached: CachedConversation, activation: _Activation
+    ) -> Entry | None:
+        """Return the last entry that removed the variant; None if it was never removed. Rarely one command."""
+        for entry in activation.changes:
+            if removed_by(entry).variant == activation.variant:
                 return entry
-        if len(wanted.changes) < _NEWEST:
+        if len(activation.changes) < _NEWEST:
             return None
-        key = left_place(wanted.place, wanted.variant)
+        key = left_place(activation.place, activation.variant)
         found = await self._reader.log.places.last_entries(cached.conversation, key, limit=1)
         return next(iter(found), None)
 
     async def _change(
-        self, cached: CachedConversation, tail: Totals, wanted: _Wanted
+        self, cached: CachedConversation, tail: Totals, activation: _Activation
     ) -> tuple[Snapshot, Change | None]:
-        """Return the log, and the change to a variant; None if it is shown."""
-        leaving = await self._leaving(cached, wanted)
-        log, earlier = await self._logs(cached, tail, wanted.changes, leaving)
-        standing, is_shown = await shown_at(self._reader, log, wanted.standing)
+        """Return the log, and the change that shows the variant; None if it is shown already."""
+        removal = await self._last_removal(cached, activation)
+        log, earlier = await self._logs(cached, tail, activation.changes, removal)
+        standing, is_shown = await shown_at(self._reader, log, activation.standing)
         shown = standing.shown.variant
-        if is_shown and shown == wanted.variant:
+        if is_shown and shown == activation.variant:
             return log, None
-        if leaving is None and shown != wanted.variant:
+        if removal is None and shown != activation.variant:
             raise InvalidInputError(
-                f"turn {wanted.turn_id!r} has no finished variant {wanted.variant!r}; "
+                f"turn {activation.turn_id!r} has no finished variant {activation.variant!r}; "
                 "see `variants`"
             )
         can_return = is_shown or (
-            not standing.shown.turn and _is_empty(log, earlier, wanted.question)
+            not standing.shown.turn and _is_empty(log, earlier, activation.question)
         )
-        if leaving is None or not can_return:
-            raise MessageRewoundError(wanted.place)
+        if removal is None or not can_return:
+            raise MessageRewoundError(activation.place)
         before = earlier.tail
-        facts = STANDING.put(standing.changed(left_by(leaving)))
+        facts = STANDING.put(standing.changed(removed_by(removal)))
         ranges = earlier.active.ranges
         return log, Change(ranges, before.messages + 1, before.entries + 1, before, facts=facts)
 
@@ -162,31 +162,31 @@ class Activator:
         cached: CachedConversation,
         tail: Totals,
         changes: Sequence[Entry],
-        leaving: Entry | None,
+        removal: Entry | None,
     ) -> tuple[Snapshot, Snapshot]:
-        """Return the log, and the log as of the entry before the one that took the variant away.
+        """Return the log, and the log as of the entry before the one that removed the variant.
 
-        One command for further entries, none if those that were read are enough.
+        At most one command, for entries that were not read yet.
         """
         numbers = {tail.rewind_entry, tail.whole_list}
         found = {entry.number: entry for entry in changes}
-        if leaving is not None:
-            found[leaving.number] = leaving
-            change = REWOUND.of(leaving) or Rewound()
-            numbers |= {leaving.number - 1, change.previous, leaving.totals.whole_list}
+        if removal is not None:
+            found[removal.number] = removal
+            change = REWOUND.of(removal) or Rewound()
+            numbers |= {removal.number - 1, change.previous, removal.totals.whole_list}
         missing = numbers - found.keys() - {0}
         if missing:
             found |= await self._reader.log.entries_numbered(cached.conversation, missing)
         entries = list(found.values())
         log = await self._reader.snapshot(cached, tail, entries, known=NO_REWINDS)
-        if leaving is None:
+        if removal is None:
             return log, log
-        before = found[leaving.number - 1].totals if leaving.number > 1 else Totals()
+        before = found[removal.number - 1].totals if removal.number > 1 else Totals()
         return log, await self._reader.snapshot(cached, before, entries, known=NO_REWINDS)
 
 
-def left_by(entry: Entry) -> ShownVariant:
-    """Return the variant that an entry took away; without an id if it took none."""
+def removed_by(entry: Entry) -> ShownVariant:
+    """Return the variant that an entry removed; one without an id if the entry removed none."""
     standing = STANDING.of(entry)
     if standing is None or standing.left.variant == standing.shown.variant:
         return ShownVariant()
@@ -194,7 +194,7 @@ def left_by(entry: Entry) -> ShownVariant:
 
 
 def _is_empty(log: Snapshot, earlier: Snapshot, question: int) -> bool:
-    """Return True if the same messages as earlier stand before a question, and nothing follows them."""
+    """Return True if the active messages before a question are the same as earlier, and none follow them."""
     last = question - 1
     is_same = log.active.gaps(last) == earlier.active.gaps(last)
     return is_same and log.active.next_active(last + 1) > log.tail.messages

@@ -1,4 +1,4 @@
-"""Record what a person decided about calls that wait, without a lease."""
+"""Record a person's decisions about waiting calls, without a lease."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NOT_RUN = (
 
 
 class Decisions:
-    """Records pauses and decisions in all conversations of a store."""
+    """Records decisions in all conversations of a store."""
 
     def __init__(self, services: TurnServices) -> None:
         self._records = services.records
@@ -41,19 +41,19 @@ class Decisions:
         self._writing = WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Scope], asyncio.Lock]()
 
     async def _in_order(self, scope: Scope, write: Callable[[], Awaitable[None]]) -> None:
-        """Write after the end of the log, one call of this process after the other.
+        """Append at the end of the log, one write of this process after the other.
 
-        Each call reads the turn: without the order, a page that approves 60 calls at once would wait for a minute.
+        Each write reads the turn. If they ran concurrently, approving 60 calls at once would take a minute of retries.
         """
         async with self._writing.setdefault((asyncio.get_running_loop(), scope), asyncio.Lock()):
             await until_written(write, TailMoved)
 
     async def decide(self, scope: Scope, turn_id: str, result_id: str, decision: Decision) -> None:
-        """Record what a person decided about a call; see `Conversation.decide`."""
+        """Record a person's decision about a call; see `Conversation.decide`."""
 
         async def write() -> None:
-            place, paused_last = await self._decided(scope, turn_id, result_id)
-            call = _decidable(place.record, result_id, decision)
+            place, paused_last = await self._find_call(scope, turn_id, result_id)
+            call = _call_to_decide(place.record, result_id, decision)
             if call is not None:
                 check_resumable(place.record, call, place.hidden, paused_last)
                 await self._record(scope, place, call, decision)
@@ -63,7 +63,7 @@ class Decisions:
     async def _record(
         self, scope: Scope, place: FoundTurn, call: TurnCall, decision: Decision
     ) -> None:
-        """Append a decision, with the result that it gives at once."""
+        """Append a decision, with the result of a rejected or answered call."""
         record = place.record
         branch = place.hidden
         event = TurnEvent(
@@ -83,9 +83,9 @@ class Decisions:
         naming = Naming(record, key, place.tail.messages + 1)
         await naming.append(results_of(call, decision), write)
 
-    async def _decided(self, scope: Scope, turn_id: str, result_id: str) -> tuple[FoundTurn, str]:
-        """Return the turn or variant where a call waits, else where it did; and the variant that paused last."""
-        found, paused_last = await self._variants.asking(scope, turn_id, result_id)
+    async def _find_call(self, scope: Scope, turn_id: str, result_id: str) -> tuple[FoundTurn, str]:
+        """Return the turn or variant in which a call waits or waited, and the variant in which an agent paused last."""
+        found, paused_last = await self._variants.with_call(scope, turn_id, result_id)
         if not any(variant.record.fold.waits(result_id) for variant in found):
             try:
                 turn = await self._records.read(scope, turn_id)
@@ -99,13 +99,13 @@ class Decisions:
         return max(found, key=lambda place: place.record.fold.waits(result_id)), paused_last
 
 
-def _sorted(decision: Decision) -> str:
-    """Return a decision as JSON: NaN equals NaN there, and a number no truth value."""
+def _as_json(decision: Decision) -> str:
+    """Return a decision as JSON, in which NaN equals NaN, and 1 does not equal True."""
     return json.dumps(decision.model_dump(), sort_keys=True)
 
 
-def _decidable(record: TurnRecord, result_id: str, decision: Decision) -> TurnCall | None:
-    """Return the call that a decision is about; None if the same was decided before."""
+def _call_to_decide(record: TurnRecord, result_id: str, decision: Decision) -> TurnCall | None:
+    """Return the call of a decision; None if the same decision is recorded already."""
     call = record.call_of_result(result_id)
     if call is None:
         raise InvalidInputError(
@@ -113,7 +113,7 @@ def _decidable(record: TurnRecord, result_id: str, decision: Decision) -> TurnCa
             "its waiting_calls"
         )
     earlier = record.fold.decisions.get(call.result_id)
-    if earlier is not None and _sorted(earlier) == _sorted(decision):
+    if earlier is not None and _as_json(earlier) == _as_json(decision):
         return None
     if earlier is not None:
         raise DecisionConflictError(call.id, verdict=earlier.verdict, by=earlier.by)
@@ -130,9 +130,9 @@ def _decidable(record: TurnRecord, result_id: str, decision: Decision) -> TurnCa
 
 
 def results_of(call: TurnCall, decision: Decision) -> list[ToolMessage]:
-    """Return the result that a decision gives at once: of a rejected call, or one that a person answered.
+    """Return the result of a rejected call, or of one that the person answered; nothing for an approved call.
 
-    A rejection reads as LangChain's ``HumanInTheLoopMiddleware`` writes it.
+    The text of a rejection is that of LangChain's ``HumanInTheLoopMiddleware``.
     """
     if decision.verdict == "respond":
         return [result_of(call, decision.message)]

@@ -50,11 +50,11 @@ class ReplyDrafts:
         return draft if is_own else None
 
     def keep(self, begun: Draft, text: Callable[[], str], *, keeps: bool = False) -> Drafting:
-        """Keep a draft of what `text` returns while a reply is streamed."""
+        """Return a context that stores the value of `text()` as a draft while a reply is streamed."""
         return Drafting(self.stored, self.lease, begun, text, keeps=keeps)
 
     def forget(self, reply: StreamedReply) -> None:
-        """Let a stop make this reply the answer no more, unless another one is streamed by now."""
+        """Exclude a reply from becoming the answer by a stop, unless another reply is streamed by now."""
         if self.streamed is reply:
             self.streamed = StreamedReply()
 
@@ -76,7 +76,7 @@ class ReplyDrafts:
 
 @dataclass(eq=False)
 class Drafting:
-    """Writes what `text` returns as a draft, once a second, and once more after an error; deletes it at the end.
+    """Stores the value of `text()` as a draft once a second, and once more after an error; deletes it at the end.
 
     ``async with`` gives the function that deletes it, for a reply that is appended later: with `keeps` the end writes
     it once more. The end waits for a write in progress, also after an error of its caller: a write that is cancelled
@@ -118,14 +118,14 @@ class Drafting:
         await (self.drop() if is_whole else self.write())
 
     async def write(self) -> None:
-        """Write what the text is now, unless it was written already."""
+        """Write the current text, unless it is stored already."""
         try:
             now = self.text()[:DRAFT_CHARACTERS]
             await self.lease.schema.check()
             if now and now != self._written:
                 await self._store(now)
         except StoreError:
-            pass  # written again in a second; the append of the reply reports what lasts
+            pass  # retried in a second; the append of the reply reports an error that lasts
         except Exception as error:  # noqa: BLE001 - a redactor may raise anything
             self._log(error)
 

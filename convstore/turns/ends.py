@@ -1,7 +1,7 @@
-"""Read the end of a conversation at a glance: the state of its newest turn.
+"""Read the state of the newest turn of a conversation, for lists.
 
-A turn that is over is known from the last entry and the document of the state, which one command reads. Any other
-turn is read as `Watcher` reads it, so that lists, pages and watchers say the same.
+If the turn is over, one command reads its state from the last entry and the state document. Any other turn is read by
+`Watcher`, so that lists, pages and watchers agree.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class EndReader:
     async def read(self, scope: Scope, conversation: str) -> ConversationEnd:
         """Return the end of a conversation.
 
-        One command if its turn is over; two if nobody works on it and no call can wait for a person; else about seven.
+        One command if its turn is over; two if no worker holds it and no call can wait for a person; else about seven.
 
         Raises:
             CorruptDocumentError: The last entry is damaged.
@@ -42,7 +42,7 @@ class EndReader:
         return end or await self._in_progress(scope, conversation, tip)
 
     async def _at_rest(self, conversation: str, tip: LogTip) -> ConversationEnd | None:
-        """Return the end of a conversation for which no worker and no person has to do anything, else None."""
+        """Return the end of a conversation that no worker holds and that waits for no person; else None."""
         totals = tip.entry.totals
         if tip.has_lease or totals.has_variant or EVENT.of(tip.entry):
             return None
@@ -65,7 +65,7 @@ class EndReader:
         )
 
     async def _in_progress(self, scope: Scope, conversation: str, tip: LogTip) -> ConversationEnd:
-        """Return the end of a conversation as a watcher is told it."""
+        """Return the end of a conversation as a watcher reads it."""
         state = await self._state(scope)
         if state is None:
             return ConversationEnd()
@@ -86,13 +86,13 @@ class EndReader:
             return (await anext(updates)).turn
 
     async def _error(self, conversation: str, last: int) -> str:
-        """Return the error by which the turn broke off, if nothing was appended since."""
+        """Return the error that interrupted the turn, if nothing was appended since; else ""."""
         draft = await self._drafts.find(conversation)
         return draft.error if draft and draft.after == last else ""
 
 
 def _step(tip: LogTip) -> str:
-    """Return where the newest turn is: during its open calls, or after its last message; "" of another answer."""
+    """Return how far the newest turn got: during its open calls, or after its last message; "" for a variant."""
     totals = tip.entry.totals
     if totals.has_variant:
         return ""
@@ -105,7 +105,7 @@ def _step(tip: LogTip) -> str:
 
 
 def _open_calls(tip: LogTip) -> list[OpenCall]:
-    """Return the calls of the newest turn that have no result; none while another answer is made."""
+    """Return the calls of the newest turn that have no result; an empty list if a variant may be unfinished."""
     totals = tip.entry.totals
     is_shown = not totals.has_variant
     return [call for call in totals.calls if is_shown and call.turn == totals.turn]
@@ -118,7 +118,7 @@ def _result_ids(calls: Sequence[OpenCall]) -> tuple[str, ...]:
 def _has_earlier_calls(totals: Totals, last: EntryMessage) -> bool:
     """Return True if calls of the newest turn before the last message are open, so that they may wait for a person.
 
-    Nothing can have said that a call of the last message waits: an event would follow it.
+    A call of the last message cannot wait yet: the event that records this would follow the message.
     """
     earlier = (call for call in totals.calls if call.result not in last.calls)
     return any(call.turn == totals.turn for call in earlier)

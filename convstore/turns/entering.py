@@ -1,6 +1,6 @@
 """Enter a turn, or stop it from another worker.
 
-A worker holds the lease of a conversation while it works on a turn, and writes to it by `turns.held`.
+A worker holds the lease of a conversation while it works on a turn; `turns.held` writes to the turn.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class TurnEntrance:
         *,
         busy: Busy = "raise",
         seconds: float = 0,
-        asked: VariantRequest | None = None,
+        request: VariantRequest | None = None,
     ) -> HeldTurn:
         """Take the lease, then store the question or read the turn; see `Conversation.turn`."""
-        lease = self._lease(turn_id, variant=asked.variant if asked else "")
-        enter = partial(self._enter, question=question, asked=asked)
-        begins = bool(question) and not asked
+        lease = self._lease(turn_id, variant=request.variant if request else "")
+        enter = partial(self._enter, question=question, request=request)
+        begins = bool(question) and not request
         return await self._take_and_work(
             scope, lease, enter, begins=begins, busy=busy, seconds=seconds
         )
@@ -83,7 +83,7 @@ class TurnEntrance:
     ) -> HeldTurn:
         """Take the lease for a run of a framework, which appends the question of its turn itself.
 
-        With `is_new` the log is not asked for the question, which it does not seem to have.
+        With `is_new` the question is not looked up: the run believes that the log does not have it.
         """
         lease = self._lease(turn_id)
         enter = partial(self._enter_for_run, is_new=is_new)
@@ -100,9 +100,9 @@ class TurnEntrance:
         return held
 
     async def _enter_for_run(self, held: HeldTurn, *, is_new: bool) -> None:
-        """Read a turn as the log has it, or the end of the log if its question is to be appended.
+        """Read a turn, or the end of the log if the run will append its question.
 
-        Calls that wait for a person then get their results, as from any other question.
+        Like any new question, that of the run gives the calls that wait for a person a result that says so.
         """
         held.may_be_superseded = True
         if not is_new:
@@ -161,7 +161,7 @@ class TurnEntrance:
             raise
 
     async def _abandon(self, held: HeldTurn) -> None:
-        """Give the lease of a turn back that was not entered; mark the turn first if it was asked to stop."""
+        """Give the lease of a turn back that could not be entered; if a stop was requested, mark the turn first."""
         lease = held.lease
         release = partial(self._leases.release, lease.conversation, owner=lease.owner)
         if await release(stopping=False):
@@ -173,7 +173,7 @@ class TurnEntrance:
             await release()
 
     async def _close_refused(self, held: HeldTurn) -> None:
-        """Append the results of calls that a person decided not to run, if they were rewound: a decision stands."""
+        """Append the results of rejected or answered calls again if they were rewound: a decision stands."""
 
         def judge() -> Addition | None:
             results = [result for call in held.record.refused for result in results_of(*call)]
@@ -183,12 +183,12 @@ class TurnEntrance:
             await held.append_if(judge)
 
     async def _mark_stopped(self, successor: HeldTurn, lapsed: TurnLease) -> None:
-        """Mark the turn of a worker that was asked to stop, and died before it marked that, unless it is over."""
+        """Mark a turn as stopped whose worker died after a stop was requested, unless the turn is over."""
         is_answer = lapsed.variant not in ("", lapsed.turn)
-        asked = VariantRequest(lapsed.variant) if is_answer else None
+        request = VariantRequest(lapsed.variant) if is_answer else None
         held = successor.sibling(lapsed.turn)
         try:
-            await self._enter(held, (), asked)
+            await self._enter(held, (), request)
         except InvalidInputError:  # its question was rewound
             return
         held.lease.is_stopping = True
@@ -204,7 +204,7 @@ class TurnEntrance:
         interrupts: bool,
         seconds: float,
     ) -> tuple[str, Taken]:
-        """Take a lease of the scope's conversation, begun if need be; return its id, and the outcome."""
+        """Take the lease of the scope's conversation, creating it if need be; return its id, and the outcome."""
         until = self._clock.monotonic() + seconds
         wait = _FIRST_PAUSE
         while True:
@@ -230,21 +230,25 @@ class TurnEntrance:
             wait = min(2 * wait, _LONGEST_PAUSE)
 
     async def _interrupt(self, scope: Scope, conversation: str, lease: TurnLease) -> None:
-        """Ask the holder of a lease to stop, unless its turn has its answer, so that it is about to be left."""
+        """Ask the holder of a lease to stop, unless its turn is over and about to be left."""
         if not (lease.is_stopping or await self._is_over(scope, lease)):
             await self._leases.ask_to_stop(conversation, lease.turn)
 
     async def _is_over(self, scope: Scope, lease: TurnLease) -> bool:
-        """Return True if the turn, or the variant, that the holder of a lease works on is over."""
+        """Return True if the holder of a lease works on a turn or a variant that is over."""
         with suppress(UnknownMessageError):
             if lease.variant:
-                asked = VariantRequest(lease.variant)
-                return (await self._variants.read(scope, lease.turn, asked)).record.is_finished
+                request = VariantRequest(lease.variant)
+                return (await self._variants.read(scope, lease.turn, request)).record.is_finished
             return (await self._records.read(scope, lease.turn)).record.is_finished
         return False
 
     async def _begin(self, scope: Scope, turn_id: str, *, has_question: bool) -> None:
-        """Make sure that the conversation has a state; a question begins one with an entry without messages."""
+        """Create the state of a conversation if it is missing. A question creates it with an entry without messages.
+
+        Raises:
+            UnknownMessageError: There is no question, and no conversation.
+        """
         if has_question:
             written = await self._writer.append(
                 scope, (), facts=EVENT.put(TurnEvent("fence", turn_id))
@@ -260,11 +264,11 @@ class TurnEntrance:
             self._reader.cache.forget(cached)
 
     async def _enter(
-        self, held: HeldTurn, question: Sequence[BaseMessage], asked: VariantRequest | None
+        self, held: HeldTurn, question: Sequence[BaseMessage], request: VariantRequest | None
     ) -> None:
-        """Append the question of a turn, or read what the log has of the turn or of a variant."""
-        if asked:
-            await self._enter_variant(held, question, asked)
+        """Append the question of a turn, or read the turn or its variant if the log has it."""
+        if request:
+            await self._enter_variant(held, question, request)
             return
         turn_id = held.record.turn_id
         if question:
@@ -276,7 +280,7 @@ class TurnEntrance:
             if written.entry:
                 record = TurnRecord.of(turn_id, written.receipt.last)
                 record.add(written.entry.messages[-1:], question)
-                held.know(FoundTurn(record, written.totals))
+                held.load(FoundTurn(record, written.totals))
                 return
         await self._continue(held)
         await held.find_draft()
@@ -284,7 +288,7 @@ class TurnEntrance:
     async def _ask(
         self, scope: Scope, turn_id: str, question: Sequence[BaseMessage]
     ) -> AppendResult:
-        """Append a question; in the same entry, the calls that still wait for a person get results that say so."""
+        """Append a question, and in the same entry a result for each call that still waits for a person."""
 
         async def write() -> AppendResult:
             cached = await self._reader.find(scope)
@@ -297,7 +301,7 @@ class TurnEntrance:
         return await until_written(write, TailMoved)
 
     async def _close_before(self, cached: CachedConversation, turn_id: str) -> Totals:
-        """Append the results that `_ask` does, for a run that appends its question itself; return the log's end."""
+        """Append a result for each call that still waits for a person, as `_ask` does; return the log's end."""
 
         async def write() -> Totals:
             tail = cached.tail or await self._reader.tail(cached)
@@ -311,7 +315,7 @@ class TurnEntrance:
     async def _waiting(
         self, cached: CachedConversation, tail: Totals, turn_id: str
     ) -> TurnRecord | None:
-        """Return the last turn if calls of it wait for a person; None if none does, or the log has the new turn."""
+        """Return the last turn if calls of it wait for a person, and the log does not have the new turn; else None."""
         if not tail.calls or tail.is_ended or await self._reader.messages_by_id(cached, [turn_id]):
             return None
         newest = await self._records.newest(cached.scope)
@@ -329,27 +333,27 @@ class TurnEntrance:
         return await Naming(before, before.turn_id, tail.messages + 1).append(results, write)
 
     async def _continue(self, held: HeldTurn) -> None:
-        """Continue a turn as it stands; if it is an edit that views do not show yet, continue that."""
+        """Continue a turn, or an edited question that views do not show yet."""
         turn_id = held.record.turn_id
         try:
-            held.know(await self._records.read(held.scope, turn_id))
+            held.load(await self._records.read(held.scope, turn_id))
         except UnknownMessageError:
             for found in await self._variants.pending(held.scope, turn_id):
                 if found.variant == turn_id:
-                    held.know(found)
+                    held.load(found)
                     return
             raise
 
     async def _enter_variant(
-        self, held: HeldTurn, question: Sequence[BaseMessage], asked: VariantRequest
+        self, held: HeldTurn, question: Sequence[BaseMessage], request: VariantRequest
     ) -> None:
-        """Begin a variant, or continue it; its question is appended like the rest of it."""
-        enter = partial(self._variants.enter, held.scope, held.record.turn_id, asked)
+        """Begin a variant, or continue it. An edited question is appended to its variant."""
+        enter = partial(self._variants.enter, held.scope, held.record.turn_id, request)
         found = await until_written(enter, TailMoved)
-        if question and found.record.messages:  # another one with the id is a conflict
+        if question and found.record.messages:  # another question under its id is a conflict
             condition = Condition(branch=found.branch)
             await self._writer.append(held.scope, question, condition=condition)
-        held.know(found)
+        held.load(found)
         if question and not held.record.messages:
             await held.append(Addition(question))
         if not found.is_new:
@@ -362,17 +366,17 @@ class TurnEntrance:
             return False
         if await self._leases.ask_to_stop(cached.conversation, turn_id):
             return True
-        asked = [
+        pending = [
             VariantRequest(found.variant)
             for found in await self._variants.pending(scope, turn_id)
             if turn_id == found.record.turn_id != found.variant
         ]
-        return any([await self._stop(scope, turn_id, question) for question in (None, *asked)])
+        return any([await self._stop(scope, turn_id, variant) for variant in (None, *pending)])
 
-    async def _stop(self, scope: Scope, turn_id: str, asked: VariantRequest | None) -> bool:
-        """Stop a turn, or another answer to it, on which nobody works."""
+    async def _stop(self, scope: Scope, turn_id: str, request: VariantRequest | None) -> bool:
+        """Stop a turn, or a variant of it, that no worker holds."""
         try:
-            held = await self.enter(scope, turn_id, (), asked=asked)
+            held = await self.enter(scope, turn_id, (), request=request)
         except UnknownMessageError:
             return False
         except TurnBusyError as busy:

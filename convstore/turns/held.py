@@ -1,4 +1,4 @@
-"""A turn as the worker that holds its lease knows it, and everything that this worker writes to it.
+"""The state of a turn in the worker that holds its lease, and everything that this worker writes to the turn.
 
 A worker appends only directly after the end of the log that it knows. The worker that takes over a lapsed lease appends
 an entry first, so its predecessor can write nothing any more. If other writers appended meanwhile, the worker reads
@@ -55,16 +55,16 @@ class Addition(NamedTuple):
 
     Attributes:
         messages: The messages, each with an id.
-        event: What the entry records besides them.
-        nameless: Ids that were made up for messages that came without one.
-        of_state: See `turns.naming.Naming`.
+        event: An event of the turn that the entry records; None without one.
+        generated_ids: Ids that were generated for messages without one.
+        from_state: See `turns.naming.Naming`.
         options: How they are appended; `stamp` is that of the view which the first AI message answers.
     """
 
     messages: Sequence[BaseMessage] = ()
     event: TurnEvent | None = None
-    nameless: Collection[str] = ()
-    of_state: bool = False
+    generated_ids: Collection[str] = ()
+    from_state: bool = False
     options: AppendOptions = PLAIN
 
     def answering(self, stamp: ViewStamp | None) -> Addition:
@@ -94,17 +94,18 @@ class HeldTurn:
         drafts: The drafts of its replies.
         record: The turn as the log has it.
         tail: The end of the log that the next append follows.
-        branch: The variant that this worker makes, until it is active; None if it works on the turn as it stands.
-        own_key: The key from which ids of its messages derive, if it is a variant; "" for the id of the turn.
+        branch: The variant that this worker writes, until it is active; None if it works on the turn itself.
+        variant_key: For a variant the key from which ids of its messages derive; "" for the turn itself.
         is_entered: The session of this worker was entered and not left.
-        notes: What frameworks keep with the turn, by their classes.
+        notes: Objects that frameworks attach to the turn, by class.
         record_of_view: The record of the views of this variant, see `log.state`.
-        is_unsure: An append may have been written, or may be written later.
-        unsure: Ids of the messages of such appends.
-        changed: Set after each append, for one that shows the turn and clears it.
+        has_unknown_outcome: An append failed, but may have been written, or may be written later.
+        maybe_written: Ids of the messages of such appends.
+        changed: Set after each append; a page that shows the turn clears it.
         lock: Serialises the appends of one worker, such as parallel results.
-        may_be_superseded: A run of a framework goes on with its own turn though a later question was asked.
-        first_answer: Id of the answer that the turn had when this worker took it; "" for none, None if it was not read.
+        may_be_superseded: A run of a framework may continue its own turn after a later question was asked.
+        first_answer: Id of the answer that the turn had when this worker took it; "" if it had no answer, None if the
+            turn was not read.
     """
 
     services: TurnServices
@@ -114,12 +115,12 @@ class HeldTurn:
     record: TurnRecord
     tail: Totals
     branch: Branch | None = None
-    own_key: str = ""
+    variant_key: str = ""
     record_of_view: ViewRecord = NO_RECORD
     is_entered: bool = False
     notes: dict[type, Any] = field(default_factory=dict)
-    is_unsure: bool = False
-    unsure: set[str] = field(default_factory=set)
+    has_unknown_outcome: bool = False
+    maybe_written: set[str] = field(default_factory=set)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     may_be_superseded: bool = False
@@ -128,51 +129,51 @@ class HeldTurn:
     @property
     def key(self) -> str:
         """The key from which ids of its messages derive: its id, or the key of its variant."""
-        return self.own_key or self.record.turn_id
+        return self.variant_key or self.record.turn_id
 
     @classmethod
     def of(cls, services: TurnServices, scope: Scope, lease: HeldLease) -> HeldTurn:
-        """Return a turn whose lease was taken, and of which nothing is known yet; see `know`."""
+        """Return a turn whose lease was taken, and which was not read yet; see `load`."""
         drafts = ReplyDrafts(services.drafts, lease)
         record = TurnRecord.to_be_asked(lease.turn_id)
         return cls(services, scope, lease, drafts, record, Totals())
 
     def sibling(self, turn_id: str) -> HeldTurn:
-        """Return another turn of the conversation under the same lease, of which nothing is known yet."""
+        """Return another turn of the conversation under the same lease, which was not read yet."""
         return HeldTurn.of(self.services, self.scope, self.lease.for_turn(turn_id))
 
-    def know(self, found: FoundTurn) -> None:
-        """Take over what was read of the turn, or of a variant of it."""
+    def load(self, found: FoundTurn) -> None:
+        """Replace the state of the turn by a turn or variant that was read."""
         self.record = found.record
         self.tail = found.tail
         self.branch = found.hidden
         if found.branch:
-            self.own_key = found.branch.key
+            self.variant_key = found.branch.key
         if self.first_answer is None:
             answer = found.record.answer
             self.first_answer = str(answer.id) if answer else ""
 
     @property
     def variant(self) -> str:
-        """Id of the variant that this worker makes; "" for the turn as it stands."""
+        """Id of the variant that this worker writes; "" for the turn itself."""
         return self.branch.event.variant if self.branch else ""
 
     @property
     def must_stop(self) -> bool:
-        """True if somebody asked to stop, and the log does not say yet that the turn is over."""
+        """True if a stop was requested, and the turn is not over in the log."""
         return self.lease.is_stopping and not self.record.is_finished
 
     @property
     def must_mark_stop(self) -> bool:
-        """True if somebody asked to stop, and the log does not say yet that the turn was stopped or finished.
+        """True if a stop was requested, and the log does not record that the turn was stopped or finished.
 
-        What answered the turn meanwhile is no reason not to: who asked was told that the turn is stopped.
+        An answer that was appended meanwhile does not count: the caller of `stop` was told that the turn is stopped.
         """
         return self.lease.is_stopping and not self.record.is_ended
 
     @property
     def refusal(self) -> ConflictError | None:
-        """The error for anything new, if the turn is over; None if it takes more, such as more of an answer."""
+        """The error for a new message if the turn is over; None if it takes more, such as more of an answer."""
         if self.record.is_ended or (self.branch and self.record.is_finished):
             return TurnClosedError(self.record.turn_id)
         if self.record.fold.is_superseded and not self.may_be_superseded:
@@ -180,15 +181,16 @@ class HeldTurn:
         return None
 
     def refusal_of(self, addition: Addition) -> ConflictError | None:
-        """Return the error for an addition, if it is new: after somebody asked to stop, a reply is refused, too.
+        """Return the error for a new addition, or None. After a request to stop, replies are refused, too.
 
-        What tools did is recorded, with the reply that called them. A run of a framework judges its replies itself.
+        Results of tools are still recorded, with the reply that called them. Runs of frameworks check
+        their replies themselves.
         """
         if addition.event is not None:
             return None if addition.event.kind == "fence" else self.refusal
         kinds = {message.type for message in addition.messages}
         is_reply = "ai" in kinds and "tool" not in kinds
-        if self.lease.is_stopping and is_reply and not addition.of_state:
+        if self.lease.is_stopping and is_reply and not addition.from_state:
             return TurnClosedError(self.record.turn_id)
         return self.refusal
 
@@ -196,7 +198,7 @@ class HeldTurn:
         """Return an event of the turn, to be appended."""
         return Addition(event=TurnEvent(kind, self.record.turn_id, call, values))
 
-    def _take_over(
+    def _add_entry(
         self, entry: Entry, messages: Sequence[BaseMessage], event: TurnEvent | None
     ) -> None:
         """Take over an entry that was appended, with its messages and an event."""
@@ -219,15 +221,15 @@ class HeldTurn:
         return receipt
 
     async def read_again(self) -> None:
-        """Read what the log has of a turn, for example after a rewind; a variant that is hidden stays as it is."""
+        """Read the turn again, for example after a rewind; a hidden variant stays as it is."""
         async with self.lock:
             if self.branch is None:
                 await self._read()
 
     async def _read(self) -> None:
-        """Read the turn and the end of the log; of a turn whose question is not in the log, the end."""
+        """Read the turn and the end of the log; only the end if the log does not have the question yet."""
         try:
-            self.know(await self.services.records.read(self.scope, self.record.turn_id))
+            self.load(await self.services.records.read(self.scope, self.record.turn_id))
         except UnknownMessageError:
             if self.record.is_asked:
                 raise
@@ -238,8 +240,8 @@ class HeldTurn:
     async def append_if(self, judge: Callable[[], Addition | None]) -> None:
         """Append an event of a turn, perhaps with messages.
 
-        `judge` is called after everything up to the end of the log was read, and again if the log has moved. It returns
-        None if there is nothing to record any more. Raises as `append` does.
+        `judge` returns the addition, or None if there is nothing left to record. It is called when the log was read to
+        its end, and again if another writer appended since. Raises as `append` does.
         """
 
         async def write() -> None:
@@ -249,34 +251,34 @@ class HeldTurn:
         await self._while_held(write)
 
     async def _add(self, addition: Addition) -> AppendResult:
-        """Write an addition directly after the tail that a turn knows, under ids that the log has for nothing else."""
+        """Write an addition directly after the known tail, under ids that no other message has."""
 
         async def write(messages: list[BaseMessage], known: frozenset[str]) -> AppendResult:
             try:
                 return await self._write(addition._replace(messages=messages), known)
             except (asyncio.CancelledError, StoreError):
-                self.unsure.update(str(message.id) for message in messages)
+                self.maybe_written.update(str(message.id) for message in messages)
                 raise
 
         naming = Naming(
             self.record,
             self.key,
             self.tail.messages + 1,
-            nameless=addition.nameless,
-            unsure=self.unsure,
-            by_id=self.refusal_of(addition) is not None or addition.of_state,
-            of_state=addition.of_state,
+            generated_ids=addition.generated_ids,
+            maybe_written=self.maybe_written,
+            by_id=self.refusal_of(addition) is not None or addition.from_state,
+            from_state=addition.from_state,
         )
         return await naming.append(addition.messages, write)
 
     async def _write(self, addition: Addition, known: frozenset[str]) -> AppendResult:
-        """Write an addition whose messages have their ids, and take it over."""
+        """Write an addition under its final ids, and add it to the record."""
         messages = addition.messages
         event = addition.event
         branch = self.branch
         refusal = self.refusal_of(addition)
         if branch:
-            branch = branch._replace(has_something=self._has_something(addition))
+            branch = branch._replace(has_something=self._can_be_shown(addition))
             event = branch.records(event)
         written = await self.services.variants.writer.append(
             self.scope,
@@ -286,10 +288,10 @@ class HeldTurn:
             options=replace(addition.options, question=self.record.turn_id),
         )
         self.tail = written.totals
-        self.unsure.difference_update(written.receipt.message_ids)
+        self.maybe_written.difference_update(written.receipt.message_ids)
         if written.entry:
             event = EVENT.of(written.entry) if addition.event else None
-            self._take_over(written.entry, messages, event)
+            self._add_entry(written.entry, messages, event)
         if branch and written.entry:
             is_shown = BRANCH.of(written.entry) is None
             self.branch = None if is_shown else branch.after(written.entry)
@@ -311,10 +313,10 @@ class HeldTurn:
         return await self._while_held(write)
 
     async def _while_held(self, write: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Write after the tail that a turn knows; if others appended meanwhile, read that and write again."""
+        """Write after the known tail; if others appended meanwhile, catch up and write again."""
 
         async def write_once() -> _Result:
-            if not self.refusal:  # else nothing new is written
+            if not self.refusal:  # else only a repetition is accepted, which writes nothing
                 self.lease.check()
                 await self.lease.check_schema()
             try:
@@ -323,35 +325,35 @@ class HeldTurn:
                 await self._catch_up()
                 raise
             except (asyncio.CancelledError, StoreError):
-                self.is_unsure = True
+                self.has_unknown_outcome = True
                 raise
 
         async with self.lock:
             return await until_written(write_once, TailMoved)
 
     async def _catch_up(self) -> None:
-        """Read what others appended, unless they took the turn over."""
+        """Read what others appended; TurnLostError if one of them took the turn over."""
         await self.lease.renew()
         if self.lease.is_lost and self.refusal:
             raise self.refusal
         self.lease.check()
         if self.branch:
-            # an append of unknown outcome may have finished it
-            self.know(await self.services.variants.again(self.scope, self.branch))
+            # an append whose outcome is unknown may have finished it
+            self.load(await self.services.variants.reread(self.scope, self.branch))
             return
         await self._read()
 
     async def pause(self, pauses: Mapping[str, Pause]) -> None:
         """Record that calls of a turn wait for a person, by the ids of their results.
 
-        Calls that are recorded already are skipped. A repeated request asks again, under another interrupt; the newest
-        is the one that the agent can be resumed from.
+        Calls that are recorded already are skipped. If a repeated request pauses again, the new interrupt is recorded:
+        the agent can only be resumed from the newest one.
         """
         for result_id, pause in pauses.items():
-            await self.append_if(partial(self._wait, result_id, pause))
+            await self.append_if(partial(self._wait_event, result_id, pause))
 
     async def finish(self, *, if_done: bool = False) -> None:
-        """Record that the turn ended without an answer, unless it is over; with `if_done` only if nothing is open."""
+        """Record that the turn ended without an answer, unless it is over; with `if_done` only if no call is open."""
 
         def judge() -> Addition | None:
             is_due = self.record.fold.is_done if if_done else not self.record.is_finished
@@ -359,15 +361,15 @@ class HeldTurn:
 
         await self.append_if(judge)
 
-    def _wait(self, result_id: str, pause: Pause) -> Addition | None:
-        """Return the event that a call waits for a person; None if that is recorded, or the call was run."""
+    def _wait_event(self, result_id: str, pause: Pause) -> Addition | None:
+        """Return the event that a call waits for a person; None if it is recorded already, or the call was run."""
         fold = self.record.fold
         if not fold.is_unrun(result_id) or fold.waiting.get(result_id) == pause:
             return None
         return self.event("wait", result_id, json.dumps(pause))
 
-    def _has_something(self, addition: Addition) -> bool:
-        """Return True if a variant has something to show: more than its question, or if it is stopped, a text."""
+    def _can_be_shown(self, addition: Addition) -> bool:
+        """Return True if a variant may become active: it has more than its question, or a text if it is stopped."""
         said = [*self.record.messages, *addition.messages]
         if addition.event and addition.event.kind == "stop":
             return any(isinstance(message, AIMessage) and message.text for message in said)
@@ -376,54 +378,55 @@ class HeldTurn:
     async def find_draft(self) -> None:
         """Read the draft and the error of a turn that an interrupted worker has left."""
         if not self.record.is_finished:
-            self.drafts.found = await self.drafts.find(self._begun())
+            self.drafts.found = await self.drafts.find(self._empty_draft())
 
     def drafting(self, text: Callable[[], str], *, keeps: bool = False) -> Drafting:
-        """Keep a draft of what `text` returns while a reply is streamed."""
-        return self.drafts.keep(self._begun(), text, keeps=keeps)
+        """Return a context that stores the value of `text()` as a draft while a reply is streamed."""
+        return self.drafts.keep(self._empty_draft(), text, keeps=keeps)
 
-    def _begun(self) -> Draft:
+    def _empty_draft(self) -> Draft:
         """Return an empty draft at the position that the turn has reached."""
         return Draft(self.record.turn_id, self.lease.owner, self.tail.messages, "", self.variant)
 
     async def note_error(self, error: BaseException | None) -> None:
         """Store class and first line of the error by which a run broke off, beside the draft of its reply, if any.
 
-        Nothing is stored of a turn that is over, and of errors of the store itself, which may not be reachable.
+        Errors of a turn that is over are not stored, nor those of the store itself, which may be out of reach.
         """
         is_over = self.lease.is_lost or self.lease.is_stopping or self.record.is_finished
         if is_over or not isinstance(error, Exception) or isinstance(error, StoreError):
             return
-        await self.drafts.note_error(self._begun(), error)
+        await self.drafts.note_error(self._empty_draft(), error)
 
     async def leave(self, stop: Callable[[], Addition | None] | None = None) -> None:
-        """Mark a turn that was asked to stop, fence off an append whose outcome is unknown, and give the lease back.
+        """Mark the turn if a stop was requested, fence off an append whose outcome is unknown, and give the lease back.
 
-        `stop` returns the mark, with the beginning of a reply that a stop makes the answer; by default the mark alone.
+        `stop` returns the event that marks the turn, perhaps with a partial reply as the answer; by default the event
+        alone.
         """
         try:
             if not (self.lease.is_lost or self.lease.is_stopping or self.record.is_finished):
-                await self.lease.look()  # a stop may be newer than the last look
+                await self.lease.look()  # a stop may have been requested since the last look
             await self.mark_end(stop)
-            if not await self._release():  # a stop came after the look
+            if not await self._release():  # a stop was requested after that look
                 await self.lease.look()
                 await self.mark_end(stop)
         except (TurnLostError, TurnClosedError, TurnConflictError, UnknownMessageError):
-            pass  # it has ended in another way
+            pass  # the turn ended in another way
         except (StoreError, asyncio.CancelledError):
-            # the lease lapses, and its successor marks the stop
+            # let the lease lapse: the next holder marks the stop
             self.lease.is_lost = self.lease.is_lost or self.must_mark_stop
             raise
         finally:
             await self._release(stopping=True)
 
     async def mark_end(self, stop: Callable[[], Addition | None] | None = None) -> None:
-        """Mark a turn that was asked to stop, or fence off an append whose outcome is unknown."""
+        """Mark the turn if a stop was requested, else fence off an append whose outcome is unknown."""
 
         def judge() -> Addition | None:
             if self.must_mark_stop:
                 return stop() if stop else self.event("stop")
-            return self.event("fence") if self.is_unsure else None
+            return self.event("fence") if self.has_unknown_outcome else None
 
         if not self.lease.is_lost:
             await self.append_if(judge)

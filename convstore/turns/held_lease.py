@@ -54,7 +54,7 @@ class HeldLease:
         conversation: Id of the conversation.
         turn_id: Id of the turn that the worker works on.
         owner: Token of the lease.
-        is_stopping: The holder was asked to stop.
+        is_stopping: A stop was requested.
         is_lost: Another worker took the lease, this one gave it back, or this process must not write any more.
         exclusion: The error of a migration that excludes this process; None without one.
         ended: Set when `is_stopping` or `is_lost` becomes true.
@@ -84,7 +84,7 @@ class HeldLease:
         )
 
     def give_up(self) -> None:
-        """Write nothing under the lease any more; it lapses unless it is released."""
+        """Mark the lease as lost: this worker writes nothing under it any more."""
         self.is_lost = True
         self.ended.set()
 
@@ -94,7 +94,7 @@ class HeldLease:
         Raises:
             SchemaVersionError: A migration excludes this process.
             TurnLostError: The lease is lost.
-            TurnClosedError: The holder was asked to stop, unless it `may_stop`.
+            TurnClosedError: A stop was requested, and `may_stop` is False.
         """
         if self.exclusion is not None:
             raise SchemaVersionError(*self.exclusion.args)
@@ -115,7 +115,7 @@ class HeldLease:
         return not self.is_lost
 
     def _follow(self, stored: TurnLease | None) -> None:
-        """Take over the state of the stored lease, None if it is another worker's."""
+        """Update this lease from the stored one; None if another worker has it."""
         if stored is None:
             self.give_up()
         elif stored.is_stopping:
@@ -144,7 +144,7 @@ class HeldLease:
         return not self.is_lost and goes_on()
 
     async def check_schema(self) -> None:
-        """Give the lease up if a migration excludes this process, and raise its error: a turn may last for hours."""
+        """Give the lease up and raise the error if a migration excludes this process: a turn may last for hours."""
         try:
             await self.schema.check()
         except SchemaVersionError as error:
@@ -153,9 +153,9 @@ class HeldLease:
             raise
 
     async def release(self, *, stopping: bool = False) -> bool:
-        """Give the lease back, after which this worker writes nothing; True if it has none now.
+        """Give the lease back; return True if this worker does not hold it any more, so that it writes nothing.
 
-        A lease whose holder was asked to stop is given back only with `stopping`. A borrowed one stays its lender's.
+        If a stop was requested, the lease is given back only with `stopping`. A borrowed lease is left to its lender.
         """
         if self.is_lost:
             return True

@@ -19,9 +19,9 @@ class FoundTurn(NamedTuple):
     Attributes:
         record: The turn.
         tail: The end of the log.
-        branch: How a variant is continued; None for the turn as it stands.
-        was_shown: The variant is not hidden any more.
-        is_new: The variant was begun now, so no worker has left a draft of it.
+        branch: The branch of a variant, from which it is continued; None for the turn itself.
+        was_shown: The variant has become active at some time.
+        is_new: The variant was begun by this read, so it has no draft.
     """
 
     record: TurnRecord
@@ -32,21 +32,21 @@ class FoundTurn(NamedTuple):
 
     @property
     def hidden(self) -> Branch | None:
-        """How it is continued, if it is a variant that views do not show yet."""
+        """The branch of a variant that views do not show yet; else None."""
         return None if self.was_shown else self.branch
 
     @property
     def variant(self) -> str:
-        """Id of the variant; "" for the turn as it stands."""
+        """Id of the variant; "" for the turn itself."""
         return self.branch.event.variant if self.branch else ""
 
     def fits(self, log: Snapshot) -> bool:
-        """Return True if what stands before it is active, so that it may become active."""
+        """Return True if the messages before it are still active, so that it may become active."""
         return self.branch is None or self.branch.fits(log.active)
 
 
 class TurnRecordReader:
-    """Reads the records of turns that are shown; `Variants` reads the others."""
+    """Reads the records of active turns; `Variants` reads variants that are hidden."""
 
     def __init__(self, reader: LogReader, turns: Turns) -> None:
         self._reader = reader
@@ -60,7 +60,7 @@ class TurnRecordReader:
         return None
 
     async def read(self, scope: Scope, turn_id: str) -> FoundTurn:
-        """Return a turn as the log has it, as it stands.
+        """Return an active turn.
 
         Raises:
             UnknownMessageError: The log does not have its question, or it was rewound.

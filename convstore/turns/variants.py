@@ -1,10 +1,10 @@
-"""The variants of a turn: begin another answer or another question, continue it, and list those at a place.
+"""The variants of a turn: begin another answer or another question, continue it, and list the variants at a place.
 
-A variant that is worked on is a `Branch`: readers see its messages only when its last entry makes it active.
+An unfinished variant is a `Branch`: readers see its messages only when its last entry makes it active.
 
-The entries that change a place record the variant shown there (`log.facts.standing`), so no call reads all variants.
+Each entry that changes a place records the variant shown there (`log.facts.standing`), so no call reads all variants.
 
-The module is long because a variant is begun, continued, made active and listed by the same record of its place.
+The module is long because variants are begun, continued, made active and listed by the same record of their place.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from convstore.values.turns import TurnCall, Variant
 _MAX_VARIANTS = 200
 _FEW = 10
 _SPARE = 20
-"""Entries that one command reads besides one for each place of a page."""
+"""Entries that one command reads in addition to one for each place of a page."""
 
 
 class VariantRequest(NamedTuple):
-    """A variant that a caller asks for: its id, and the turn that its question replaces; "" for another answer."""
+    """A requested variant: its id, and the turn that its question replaces; "" for another answer."""
 
     variant: str
     instead_of: str = ""
@@ -59,7 +59,7 @@ class Variants:
     """Reads and changes the variants of turns, for all conversations of a store.
 
     Attributes:
-        writer: Appends their entries.
+        writer: Appends entries of variants.
     """
 
     def __init__(self, reader: LogReader, writer: Writer, rewinder: Rewinder) -> None:
@@ -68,7 +68,7 @@ class Variants:
         self._rewinder = rewinder
 
     async def _place(self, scope: Scope, turn_id: str, log: Snapshot | None = None) -> Place:
-        """Return the place of a turn, now or as of a log that was read. Three commands, rarely five.
+        """Return the place of a turn as of a log that was read, by default as of now. Three commands, rarely five.
 
         Raises:
             UnknownMessageError: The log does not have its question.
@@ -77,7 +77,7 @@ class Variants:
         log = log or await self._reader.snapshot(cached)
         return await place_at(self._reader, log, question)
 
-    async def at(
+    async def page(
         self, scope: Scope, turn_id: str, *, before_number: int | None, limit: int
     ) -> list[Variant]:
         """Return a page of the variants at the place of a turn; see `Conversation.variants`."""
@@ -95,7 +95,7 @@ class Variants:
             rows = {turn_id: question}
             if first != turn_id:
                 rows = await self._reader.messages_by_id(log.cached, [first])
-            if first in rows:  # else a repair found that it was lost
+            if first in rows:  # else a repair recorded it as lost
                 found[1] = first, first, rows[first].entry.at
         keys = [numbered(standing.place, number) for number in numbers if number > 1]
         for row in (
@@ -118,7 +118,7 @@ class Variants:
         ]
 
     async def at_places(self, scope: Scope, turn_ids: Sequence[str]) -> dict[str, Standing]:
-        """Return the variants shown at the places of some active turns, by turn id; without turns that are alone there.
+        """Return the variants shown at the places of active turns, by turn id. Turns without variants are left out.
 
         Two commands; two or three more for a question whose answer was rewound.
         """
@@ -140,7 +140,7 @@ class Variants:
     async def _newest(
         self, cached: CachedConversation, places: Iterable[str]
     ) -> dict[str, Standing]:
-        """Return the variant shown at each place. One command, unless some of them changed often since."""
+        """Return the variant shown at each place. One command, or more if some places changed often."""
         found = dict[str, Standing]()
         wanted = {at_place(place) for place in places}
         while wanted:
@@ -161,11 +161,11 @@ class Variants:
         if cached:
             await self._rewinder.reselect(cached, end)
 
-    async def enter(self, scope: Scope, turn_id: str, asked: VariantRequest) -> FoundTurn:
-        """Begin a variant, or return what the log has of it; raises as `begin` and `read` do."""
-        return await self.begin(scope, turn_id, asked) or await self.read(scope, turn_id, asked)
+    async def enter(self, scope: Scope, turn_id: str, request: VariantRequest) -> FoundTurn:
+        """Begin a variant, or return it if the log has it already; raises as `begin` and `read` do."""
+        return await self.begin(scope, turn_id, request) or await self.read(scope, turn_id, request)
 
-    async def again(self, scope: Scope, branch: Branch) -> FoundTurn:
+    async def reread(self, scope: Scope, branch: Branch) -> FoundTurn:
         """Return a variant as the log has it now; raises as `read` does."""
         event = branch.event
         instead_of = ""
@@ -174,9 +174,9 @@ class Variants:
         return await self.read(scope, event.turn, VariantRequest(event.variant, instead_of))
 
     async def begin(
-        self, scope: Scope, turn_id: str, asked: VariantRequest, *, after: Totals | None = None
+        self, scope: Scope, turn_id: str, request: VariantRequest, *, after: Totals | None = None
     ) -> FoundTurn | None:
-        """Append the first entry of a variant, directly after this one if it is given; None if the log has it already.
+        """Append the first entry of a variant, directly after `after` if it is given; None if the log has it already.
 
         Raises:
             UnknownMessageError: The turn to answer or to replace is not in the log, or not active.
@@ -186,16 +186,16 @@ class Variants:
         """
         cached = await self._reader.find(scope)
         if cached is None:
-            raise UnknownMessageError(asked.instead_of or turn_id, begins_turn=True)
+            raise UnknownMessageError(request.instead_of or turn_id, begins_turn=True)
         log = await self._reader.snapshot(cached, after or cached.tail)
         place, entries = await self._place_and_variant(
-            log, asked.instead_of or turn_id, asked.variant
+            log, request.instead_of or turn_id, request.variant
         )
         if not entries:
-            return await self._begin(place, turn_id, asked)
+            return await self._begin(place, turn_id, request)
         if (event := EVENT.of(entries[0])) and event.turn != turn_id:
             raise InvalidInputError(
-                f"{asked.variant!r} belongs to turn {event.turn!r}; use another key"
+                f"{request.variant!r} belongs to turn {event.turn!r}; use another key"
             )
         return None
 
@@ -213,7 +213,7 @@ class Variants:
             ),
             standing_at(self._reader, log, turn_id),
         )
-        if row is None:  # a new primary may not show it yet
+        if row is None:  # a new primary may lag
             _, row = await self._reader.find_question(cached.scope, turn_id)
         check_question(row)
         if (first := place_of(row)) != turn_id:
@@ -223,12 +223,12 @@ class Variants:
         place = await place_at(self._reader, log, row, standing)
         return place, [entry for entry in entries if entry.number <= log.tail.entries]
 
-    async def _begin(self, place: Place, turn_id: str, asked: VariantRequest) -> FoundTurn:
+    async def _begin(self, place: Place, turn_id: str, request: VariantRequest) -> FoundTurn:
         log = place.log
         question = place.question
         ordinal = question.message.ordinal
-        is_taken = asked.variant in (question.message.id, place.standing.place)
-        if asked.instead_of and not is_taken:
+        is_taken = request.variant in (question.message.id, place.standing.place)
+        if request.instead_of and not is_taken:
             is_taken = bool(
                 await self._reader.messages_by_id(log.cached, [turn_id], retry_if_stale=False)
             )
@@ -236,10 +236,12 @@ class Variants:
             raise TurnConflictError(turn_id)
         if not log.active.has(ordinal):
             raise UnknownMessageError(question.message.id, begins_turn=True)
-        last = ordinal - 1 if asked.instead_of else ordinal
-        record = await self._record(place, turn_id, asked.variant)
-        entry, point = await self._point(log, question, is_after=not asked.instead_of)
-        event = TurnEvent("append", turn_id, first_turn=place.standing.place, variant=asked.variant)
+        last = ordinal - 1 if request.instead_of else ordinal
+        record = await self._record(place, turn_id, request.variant)
+        entry, point = await self._rewind_point(log, question, is_after=not request.instead_of)
+        event = TurnEvent(
+            "append", turn_id, first_turn=place.standing.place, variant=request.variant
+        )
         totals = replace(continued(log.tail, point), over="")
         branch = Branch(
             event, last, entry, log.active.through(last), totals, standing=place.standing
@@ -255,10 +257,10 @@ class Variants:
             )
         return FoundTurn(record, written.totals, branch, was_shown=False, is_new=True)
 
-    async def _point(
+    async def _rewind_point(
         self, log: Snapshot, question: StoredMessageRow, *, is_after: bool
     ) -> tuple[int, Totals]:
-        """Return the first entry with only messages after a place, and the totals of the log there; see `Rewinder`."""
+        """Return the first entry whose messages all follow a question, and the totals there; see `Rewinder.point`."""
         entry = question.entry
         ordinal = question.message.ordinal
         if is_after and ordinal == entry.last and not entry.is_rewind:
@@ -266,22 +268,22 @@ class Variants:
         return await self._rewinder.point(log.cached, ordinal, log.active, is_after=is_after)
 
     async def _counted(self, log: Snapshot, branch: Branch) -> Branch:
-        """Return a variant with sizes by the store's counter."""
+        """Return a variant whose totals are counted by the store's token counter."""
         as_if = Snapshot(log.cached, branch.totals, branch.active(log.active))
         totals = await self._reader.recount_tail(log.cached, branch.totals, as_if)
         return branch._replace(totals=totals)
 
-    async def read(self, scope: Scope, turn_id: str, asked: VariantRequest) -> FoundTurn:
-        """Return a variant that was begun.
+    async def read(self, scope: Scope, turn_id: str, request: VariantRequest) -> FoundTurn:
+        """Return a variant that the log has.
 
         Raises:
-            UnknownMessageError: It is unfinished, and its place is not active any more.
+            UnknownMessageError: The log does not have it, or it is unfinished and its place is rewound.
         """
-        place = await self._place(scope, asked.instead_of or turn_id)
-        entries = await self._entries(place.log, place.standing.place, [asked.variant])
+        place = await self._place(scope, request.instead_of or turn_id)
+        entries = await self._entries(place.log, place.standing.place, [request.variant])
         if not entries:
             raise UnknownMessageError(turn_id, begins_turn=True)
-        found = await self._found(place, entries)
+        found = await self._variant_from(place, entries)
         is_over = found.record.is_finished or found.was_shown
         if not is_over and not found.fits(place.log):
             raise UnknownMessageError(place.question.message.id, begins_turn=True)
@@ -292,36 +294,36 @@ class Variants:
         read = self._reader.log.places.entries_of
         return await read(log.cached.conversation, place, variants, through=log.tail.entries)
 
-    async def _found(self, place: Place, own: Sequence[Entry]) -> FoundTurn:
-        """Return a variant from its entries."""
+    async def _variant_from(self, place: Place, own: Sequence[Entry]) -> FoundTurn:
+        """Return the variant whose entries these are."""
         log = place.log
         standing = place.standing
         event = EVENT.of(own[0]) or TurnEvent("", "")
         began = await self._reader.snapshot(log.cached, own[0].totals)
         branch = branch_of(own, began.active)._replace(standing=standing)
         was_shown = any(BRANCH.of(entry) is None for entry in own)
-        stands = was_shown and place.is_shown and standing.shown.variant == event.variant
+        is_shown_now = was_shown and place.is_shown and standing.shown.variant == event.variant
         record = await self._record(place, event.turn, event.variant)
-        for entry in log.active.of(own) if stands else own:
+        for entry in log.active.of(own) if is_shown_now else own:
             decoded = await self._reader.decode_all(log.cached, entry.messages)
             record.add(entry.messages, decoded, EVENT.of(entry))
-        if stands:
-            await self._follow(record, log, own[-1].number + 1)
-        elif was_shown and not record.is_ended:  # something else was shown since then
+        if is_shown_now:
+            await self._add_following(record, log, own[-1].number + 1)
+        elif was_shown and not record.is_ended:  # another variant replaced it
             end = TurnEvent("finish", event.turn, question=record.fold.question)
             record.fold.add((), end)
         return FoundTurn(record, log.tail, await self._counted(log, branch), was_shown)
 
     async def _record(self, place: Place, turn_id: str, variant: str) -> TurnRecord:
-        """Return the record of a variant without its own messages: another answer has the question of its turn."""
+        """Return the record of a variant without its own messages: for another answer, the question alone."""
         record = TurnRecord.of(turn_id, 0)
         question = place.question.message
         if turn_id == question.id != variant:
             record.add([question], await self._reader.decode_all(place.log.cached, [question]))
         return record
 
-    async def _follow(self, record: TurnRecord, log: Snapshot, start: int) -> None:
-        """Add what was appended to a turn from an entry on, up to the next question."""
+    async def _add_following(self, record: TurnRecord, log: Snapshot, start: int) -> None:
+        """Add the messages and events of a turn from an entry on, up to the next question."""
         async with aclosing(self._reader.batches(log, start=start, at_once=_FEW)) as batches:
             async for entries in batches:
                 for entry in entries:
@@ -340,7 +342,7 @@ class Variants:
         """
         place = await self._place(scope, turn_id)
         own = await self._entries(place.log, place.standing.place, [variant])
-        messages = (await self._found(place, own)).record.messages if own else []
+        messages = (await self._variant_from(place, own)).record.messages if own else []
         return messages, place.standing.shown.turn
 
     async def pending(self, scope: Scope, turn_id: str) -> list[FoundTurn]:
@@ -352,14 +354,14 @@ class Variants:
     async def unfinished(
         self, scope: Scope, turn_id: str, log: Snapshot | None = None
     ) -> Place | None:
-        """Return the place of a turn, now or as of a log that was read, if a variant was begun there and not shown."""
+        """Return the place of a turn, as `_place` does, if it has an unfinished variant; else None."""
         with suppress(UnknownMessageError, InvalidInputError):
             place = await self._place(scope, turn_id, log)
             return place if place.standing.unfinished else None
         return None
 
     async def newest_pending(self, place: Place, lease: TurnLease | None) -> FoundTurn | None:
-        """Return the newest variant that the holder of a lease makes, or in which a person was asked; else None."""
+        """Return the newest variant that the holder of a lease makes, or that waits for a person; else None."""
 
         def is_wanted(own: Sequence[Entry]) -> bool:
             events = [event for entry in own if (event := EVENT.of(entry))]
@@ -371,20 +373,20 @@ class Variants:
     async def _pending(
         self, place: Place, is_wanted: Callable[[Sequence[Entry]], bool], *, limit: int = 0
     ) -> list[FoundTurn]:
-        """Return the variants that may become active, as far as they are wanted, or the newest `limit` of them."""
+        """Return the wanted variants that may become active, newest first; with `limit` at most so many."""
         found = list[FoundTurn]()
-        for own in await self._begun(place, place.standing.unfinished):
-            if _is_closed(place.log, own) or not is_wanted(own):
+        for own in await self._entries_by_variant(place, place.standing.unfinished):
+            if _is_superseded(place.log, own) or not is_wanted(own):
                 continue
-            variant = await self._found(place, own)
+            variant = await self._variant_from(place, own)
             if not variant.record.is_finished and variant.fits(place.log):
                 found.append(variant)
             if len(found) == limit:
                 break
         return found
 
-    async def _begun(self, place: Place, variants: Iterable[str]) -> list[list[Entry]]:
-        """Return the entries of some variants, by variant, the one that began last first. One command at most."""
+    async def _entries_by_variant(self, place: Place, variants: Iterable[str]) -> list[list[Entry]]:
+        """Return the entries of each variant, the variant that began last first. One command at most."""
         by_variant = dict[str, list[Entry]]()
         wanted = set(variants)
         for entry in await self._entries(place.log, place.standing.place, wanted) if wanted else ():
@@ -392,24 +394,24 @@ class Variants:
                 by_variant.setdefault(event.variant, []).append(entry)
         return list(by_variant.values())[::-1]
 
-    async def asking(
+    async def with_call(
         self, scope: Scope, turn_id: str, result_id: str
     ) -> tuple[list[FoundTurn], str]:
         """Return the variants of a turn in which a call waits for a decision or was decided, newest first.
 
-        Also the id of the variant at its place in which an agent paused last; "" if none waits.
+        Also return the id of the variant in which an agent paused last; "" if no agent waits there.
         """
         with suppress(UnknownMessageError, InvalidInputError):
             place = await self._place(scope, turn_id)
             variants = {*place.standing.unfinished, *await self._with_result(place, result_id)}
             found = list[FoundTurn]()
             paused_last = ""
-            for own in await self._begun(place, variants):
-                variant = await self._found(place, own)
+            for own in await self._entries_by_variant(place, variants):
+                variant = await self._variant_from(place, own)
                 record = variant.record
                 is_open = (
                     not variant.was_shown
-                    and not _is_closed(place.log, own)
+                    and not _is_superseded(place.log, own)
                     and variant.fits(place.log)
                 )
                 if is_open and record.paused:
@@ -432,7 +434,7 @@ class Variants:
         }
 
 
-def _is_closed(log: Snapshot, own: Sequence[Entry]) -> bool:
+def _is_superseded(log: Snapshot, own: Sequence[Entry]) -> bool:
     """Return True if the user went on with another question after a variant was begun."""
     return log.tail.turns > own[0].totals.turns
 
@@ -440,7 +442,7 @@ def _is_closed(log: Snapshot, own: Sequence[Entry]) -> bool:
 def check_resumable(
     record: TurnRecord, call: TurnCall, branch: Branch | None, paused_last: str
 ) -> None:
-    """Refuse a decision about a call of an agent that has paused in another variant since; see `resume_command`."""
+    """Raise an InvalidInputError if the agent of a call has paused in another variant since; see `resume_command`."""
     if record.fold.waiting[call.result_id].interrupt and paused_last not in (
         "",
         branch and branch.event.variant,
@@ -452,10 +454,10 @@ def check_resumable(
         )
 
 
-def check_asked(
+def requested_variant(
     turn_id: str, regenerate: str | None, instead_of: str | None, *, has_question: bool
 ) -> VariantRequest | None:
-    """Return the variant that the arguments of `Conversation.turn` ask for; None for the turn as it stands."""
+    """Return the variant that the arguments of `Conversation.turn` ask for; None for the turn itself."""
     if regenerate is not None:
         if has_question or instead_of or check_id(regenerate, name="regenerate") == turn_id:
             raise InvalidInputError(

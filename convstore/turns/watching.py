@@ -1,7 +1,7 @@
-"""Tell a reader what changes in a conversation, as it changes: messages, the last turn's state, and its draft.
+"""Watch a conversation: send a reader new messages, the state of the last turn and its draft as they change.
 
 A watcher reads the entries after those that it has read, and folds them into the record of the last turn. After a
-change of the active messages it reads again from the first message that is affected.
+rewind or its undoing it reads again from the first message that is affected.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _MAX_LIMIT = 1_000
 
 
 @dataclass(slots=True)
-class _Told:
-    """State of a conversation that a watcher was sent.
+class _SentState:
+    """A conversation as it was last sent to a reader.
 
     Attributes:
-        conversation: Its id, "" for none.
+        conversation: Its id; "" if the scope has no conversation.
         last: Ordinal of the last message.
-        replaces_from: The reader has to drop messages from this ordinal on; 0 for none.
-        log: The log as it was read; None to look for the entry to read from.
+        replaces_from: The next update replaces messages from this ordinal on; 0 if it only adds some.
+        log: The log as it was read last; None if the entry to read from has to be found again.
         record: The last turn, None before the first one.
-        variants: Places and ids of the other answers and questions that were begun since then.
-        state: What was told of the turn.
+        variants: Places and ids of the variants that were begun after the last turn.
+        state: State of the last turn; None before the first one.
     """
 
     conversation: str = ""
@@ -57,7 +57,7 @@ class _Told:
     state: TurnState | None = None
 
     def follow(self, log: Snapshot) -> None:
-        """Go back to before the first message that a rewind took out of what was read, or put into it."""
+        """Go back to the first message that was sent and is rewound now, or was left out and is active again."""
         if self.log and (first := log.changed_since(self.log)) <= self.log.tail.messages:
             if first <= self.last:
                 self.last = first - 1
@@ -80,8 +80,8 @@ class _Told:
                 self.record.add(entry.messages, own, shown_event(entry))
 
 
-class _Seen(NamedTuple):
-    """Result of a poll: the worker of the last turn, the draft of the reply, and then the log."""
+class _Poll(NamedTuple):
+    """Result of a poll. The lease and the draft were read before the log."""
 
     log: Snapshot
     lease: TurnLease | None
@@ -105,106 +105,106 @@ class Watcher:
     async def watch(
         self, scope: Scope, *, after: int | None, limit: int, full: bool
     ) -> AsyncGenerator[ConversationUpdate]:
-        """Yield what changes; see `Conversation.watch`."""
+        """Yield updates as the conversation changes; see `Conversation.watch`."""
         check_number(limit, name="limit", minimum=1, maximum=_MAX_LIMIT)
         check_ordinals(after=after)
-        told: _Told | None = None
+        sent: _SentState | None = None
         with self._changes.watched() as watched:
             while True:
                 try:
-                    seen = await self._look(scope)
-                    watched.conversation = seen.log.cached.conversation if seen else ""
-                    if told is None and seen:
-                        told = await self._begin(seen.log, after, limit)
-                    elif told is None or told.conversation != watched.conversation:
-                        told = _Told(watched.conversation)
-                    async with aclosing(self._news(seen, told, full=full)) as updates:
+                    poll = await self._poll(scope)
+                    watched.conversation = poll.log.cached.conversation if poll else ""
+                    if sent is None and poll:
+                        sent = await self._begin(poll.log, after, limit)
+                    elif sent is None or sent.conversation != watched.conversation:
+                        sent = _SentState(watched.conversation)
+                    async with aclosing(self._updates(poll, sent, full=full)) as updates:
                         async for update in updates:
                             yield update
                 except ConversationDeletedError:
-                    continue  # the next read finds what the scope has now
+                    continue  # the next poll finds the scope's new conversation, if any
                 await self._changes.wait(watched)
 
-    async def _look(self, scope: Scope) -> _Seen | None:
+    async def _poll(self, scope: Scope) -> _Poll | None:
         await self._reader.schema.check()  # a watch may last for days
         cached = await self._reader.find(scope)
         if cached is None:
             return None
         async with self._reader.reading(cached):
-            # The lease first: what a worker appends before it gives up its lease is in the log that is read then.
-            lease, draft = await self._work(cached.conversation)
-            return _Seen(await self._reader.snapshot(cached), lease, draft)
+            # The lease first, so that the log has everything that its holder appended before it gave the lease back.
+            lease, draft = await self._lease_and_draft(cached.conversation)
+            return _Poll(await self._reader.snapshot(cached), lease, draft)
 
-    async def _begin(self, log: Snapshot, after: int | None, limit: int) -> _Told:
-        """Return what a reader knows that has the messages up to an ordinal; else it gets the newest ones."""
+    async def _begin(self, log: Snapshot, after: int | None, limit: int) -> _SentState:
+        """Return the state for a reader that has the messages up to an ordinal; None sends the newest ones."""
         conversation = log.cached.conversation
         if after is None or after > log.tail.messages:
             rows, _ = await read_page(self._reader, log.cached, limit=limit)
-            return _Told(conversation, last=rows[0].message.ordinal - 1 if rows else 0)
+            return _SentState(conversation, last=rows[0].message.ordinal - 1 if rows else 0)
         if not log.active.has(after):
             after = log.active.through(after)[-1].first - 1
-        return _Told(conversation, last=after, replaces_from=after + 1)
+        return _SentState(conversation, last=after, replaces_from=after + 1)
 
-    async def _news(
-        self, seen: _Seen | None, told: _Told, *, full: bool
+    async def _updates(
+        self, poll: _Poll | None, sent: _SentState, *, full: bool
     ) -> AsyncGenerator[ConversationUpdate]:
-        """Yield what the log has that was not told; nothing if it has nothing new."""
-        log = seen.log if seen else None
+        """Yield the changes since the last update; nothing if there are none."""
+        log = poll.log if poll else None
         if log:
-            told.follow(log)
-        is_due = told.replaces_from > 0
-        update = ConversationUpdate(replaces_from=told.replaces_from or told.last + 1)
-        async with aclosing(self._messages(log, told, full=full)) as batches:
+            sent.follow(log)
+        is_due = sent.replaces_from > 0
+        update = ConversationUpdate(replaces_from=sent.replaces_from or sent.last + 1)
+        async with aclosing(self._messages(log, sent, full=full)) as batches:
             async for messages in batches:
                 if update.messages:
                     yield update
-                    update = ConversationUpdate(replaces_from=told.last + 1)
-                told.last = messages[-1].ordinal
+                    update = ConversationUpdate(replaces_from=sent.last + 1)
+                sent.last = messages[-1].ordinal
                 is_due = True
                 update = update.model_copy(update={"messages": messages})
-        state = await self._state(seen, told) if seen else None
-        if seen and state and state.status == "interrupted" and state != told.state:
-            state = await self._confirmed(seen, told, state)
-        if is_due or state != told.state:
+        state = await self._state(poll, sent) if poll else None
+        if poll and state and state.status == "interrupted" and state != sent.state:
+            state = await self._confirmed(poll, sent, state)
+        if is_due or state != sent.state:
             yield update.model_copy(update={"turn": state})
-        told.log = log
-        told.state = state
-        told.replaces_from = 0
+        sent.log = log
+        sent.state = state
+        sent.replaces_from = 0
 
     async def _messages(
-        self, log: Snapshot | None, told: _Told, *, full: bool
+        self, log: Snapshot | None, sent: _SentState, *, full: bool
     ) -> AsyncGenerator[list[StoredMessage]]:
-        """Yield the messages after the last one that was told, and add to the record of the last turn."""
+        """Yield the messages after the last one that was sent, and add them to the record of the last turn."""
         if log is None:
             return
         async with (
             self._reader.reading(log.cached),
-            aclosing(self._reader.batches(log, start=await self._start(log, told))) as batches,
+            aclosing(self._reader.batches(log, start=await self._start(log, sent))) as batches,
         ):
             async for entries in batches:
                 stored = await self._records.listed(log, rows_of(entries), full=full)
-                told.fold(entries, stored)
-                if new := [message for message in stored if message.ordinal > told.last]:
+                sent.fold(entries, stored)
+                if new := [message for message in stored if message.ordinal > sent.last]:
                     yield new
 
-    async def _start(self, log: Snapshot, told: _Told) -> int:
-        """Return the number of the entry to read from; of the last turn, all is read."""
-        if told.log:
-            return told.log.tail.entries + 1
+    async def _start(self, log: Snapshot, sent: _SentState) -> int:
+        """Return the number of the entry to read from; the first read includes the whole last turn."""
+        if sent.log:
+            return sent.log.tail.entries + 1
         outline = await self._turns.outline(log.cached.scope, before=None, limit=1)
-        first = min([told.last + 1, *(turn.first for turn in outline)])
+        first = min([sent.last + 1, *(turn.first for turn in outline)])
         return await self._reader.entry_with(log.cached, first)
 
-    async def _state(self, seen: _Seen, told: _Told) -> TurnState | None:
-        """Return the state of the last turn, or of what is to replace an answer or a question since then."""
-        log, lease, draft = seen
-        if (record := told.record) is None:
+    async def _state(self, poll: _Poll, sent: _SentState) -> TurnState | None:
+        """Return the state of the last turn, or of the newest unfinished variant of a turn."""
+        log, lease, draft = poll
+        if (record := sent.record) is None:
             return None
-        if told.log is None and log.active.has_long_gap(record.fold.question, log.tail.messages):
-            for event in await self._reader.events_in_gaps(log, record.turn_id, told.variants):
+        if sent.log is None and log.active.has_long_gap(record.fold.question, log.tail.messages):
+            for event in await self._reader.events_in_gaps(log, record.turn_id, sent.variants):
                 record.fold.add((), event)
         record.fold.settle(log.tail)
-        places = {place for place, _ in told.variants}
+        places = {place for place, _ in sent.variants}
         if lease and not lease.is_for(record.turn_id, ""):
             places.add(lease.turn)
         pending = list[FoundTurn]()
@@ -216,22 +216,22 @@ class Watcher:
             return _state_of(record, "", log.tail, lease, draft)
         return _state_of_variant(max(pending, key=_last_entry), lease, draft)
 
-    async def _confirmed(self, seen: _Seen, told: _Told, state: TurnState) -> TurnState:
-        """Look again before a turn is told as interrupted: it may have begun after the lease was read."""
-        newer = await self._look(seen.log.cached.scope)
-        if newer and newer.log.tail.entries > seen.log.tail.entries:
+    async def _confirmed(self, poll: _Poll, sent: _SentState, state: TurnState) -> TurnState:
+        """Poll again before a turn is sent as interrupted: its worker may have begun after the lease was read."""
+        newer = await self._poll(poll.log.cached.scope)
+        if newer and newer.log.tail.entries > poll.log.tail.entries:
             return state.model_copy(update={"status": "running"})  # the next update has the rest
-        return await self._state(newer._replace(log=seen.log), told) or state if newer else state
+        return await self._state(newer._replace(log=poll.log), sent) or state if newer else state
 
     async def pending(self, scope: Scope, turn_id: str) -> TurnState | None:
-        """Return what `Turn.pending` says of a turn."""
+        """Return the state of the newest unfinished variant of a turn, for `Turn.pending`; None without one."""
         if (place := await self._variants.unfinished(scope, turn_id)) is None:
             return None
-        lease, draft = await self._work(place.log.cached.conversation)
+        lease, draft = await self._lease_and_draft(place.log.cached.conversation)
         variant = await self._variants.newest_pending(place, lease)
         return _state_of_variant(variant, lease, draft) if variant else None
 
-    async def _work(self, conversation: str) -> tuple[TurnLease | None, Draft | None]:
+    async def _lease_and_draft(self, conversation: str) -> tuple[TurnLease | None, Draft | None]:
         lease, draft = await together(
             self._leases.holder(conversation), self._drafts.find(conversation)
         )
