@@ -124,12 +124,12 @@ async def _row(views: _Views, call: ModelCall, *, has_first: bool) -> _Call:
 
 def _with_views(row: _Call, before: PastView, after: PastView, views: _Views) -> _Call:
     """Return a call with what broke its cache by the views, if they are those that the model got, and how much held."""
-    from convstore.ext.model_calls import kept_between  # noqa: PLC0415 - loads langchain
+    from convstore.ext.model_calls import cached_prefix  # noqa: PLC0415 - loads langchain
     from convstore.messages.tokens import count  # noqa: PLC0415 - as above
 
     if "differs" in (before.match, after.match):
         return row
-    kept = kept_between(before, after, row.cause)
+    kept = cached_prefix(before, after, row.cause)
     cache = "broken" if kept.cause else "held"
     held = sum(count(views.counter, message) for message in after.messages[: kept.messages])
     return row._replace(cache=cache, cause=kept.cause, held=held)

@@ -1,7 +1,7 @@
 """Find the context of an agent or a graph: the agent whose tool calls it, and the turn that its caller has entered.
 
-An agent that a tool of another agent calls inherits its configuration, and with it the scope. If both wrote into one
-conversation, each would be shown the other's unfinished turn. So the inner one works on a child of it.
+An agent that is called by a tool of another agent inherits the configuration, and with it the scope. If both wrote into
+one conversation, each would be shown the other's unfinished turn. So the inner agent works on a child conversation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from convstore.values.scope import root_scope
 from convstore.wire.history import open_turn_of
 
 NO_STREAM = "nostream"
-"""Tag of model calls that LangGraph does not stream as the run's; they are not heard either."""
+"""Tag of model calls that LangGraph does not stream; no draft of them is kept either."""
 
 _Running = tuple[Conversation, tuple[str, ...] | None, str | None]
 _OUTER: ContextVar[tuple[_Running, ...]] = ContextVar("convstore_outer_agents", default=())
@@ -36,7 +36,7 @@ def working_on(
 ) -> Iterator[None]:
     """Remember this run, so that agents called inside it find their parent: its conversation, its call and its turn.
 
-    A call is named by what `Conversation.child` takes; None while the model is called.
+    `call` has the arguments of `Conversation.child` for a tool call; None while the model is called.
     """
     token = _OUTER.set((*_OUTER.get(), (chat, call, turn_id)))
     try:
@@ -46,7 +46,7 @@ def working_on(
 
 
 def is_asking() -> bool:
-    """Return True while the middleware of an agent calls its model, which hears the reply and ends at a stop itself."""
+    """Return True while the middleware of an agent calls its model; it keeps the draft and handles a stop itself."""
     running = _OUTER.get()
     return bool(running) and running[-1][1] is None
 
@@ -58,13 +58,14 @@ def conversation_of_run(
     context: Any,
     config: Mapping[str, Any] | None = None,
 ) -> Conversation:
-    """Return the conversation on which a run works; below the call that it answers if an agent around it works on it.
+    """Return the conversation on which a run works.
 
-    No I/O. `scope_of` finds its scope, in the configuration of the current run if `config` is None.
+    If an enclosing agent works on the same conversation, it is the child conversation of that agent's tool call. No
+    I/O. `scope_of` finds the scope, in the configuration of the current run if `config` is None.
 
     Raises:
-        InvalidScopeError: An agent around this one works on the same conversation, outside a tool call.
-        TurnLostError: The turn within which the tool was called is over for this worker.
+        InvalidScopeError: An enclosing agent works on the same conversation, outside a tool call.
+        TurnLostError: This worker lost the turn within which the tool was called.
     """
     config = config or {"configurable": dict(run_config()[0])}
     scope = scope_of(store, context=context, config=config, chosen=chosen)
@@ -72,17 +73,17 @@ def conversation_of_run(
 
 
 def _own_conversation(chat: Conversation) -> Conversation:
-    """Return the conversation of an agent: below the call that it answers if the agent around it works on this one."""
+    """Return `chat`, or the child conversation of a tool call if the enclosing agent works on `chat` as well."""
     scope = tuple(chat.scope.items())
     for outer, call, _ in reversed(_OUTER.get()):
         around = tuple(outer.scope.items())
         if outer.store is chat.store and scope in (around, root_scope(around)):
             if call is None or scope != root_scope(around):
                 raise InvalidScopeError(
-                    f"this agent was called by another one that works on the same conversation "
+                    f"this agent was called by another agent that works on the same conversation "
                     f"({chat.scope}), outside a tool call or under the same path; "
-                    'give it a place of its own, say scope={"path": "researcher"}, '
-                    "or leave the middleware out of it"
+                    'give it a path of its own, such as scope={"path": "researcher"}, '
+                    "or remove the middleware from it"
                 )
             if turn := turn_around():
                 turn.lease.check()
@@ -91,7 +92,7 @@ def _own_conversation(chat: Conversation) -> Conversation:
 
 
 def turn_around() -> HeldTurn | None:
-    """Return the turn within which an agent around this one has called the tool that runs; None without one."""
+    """Return the turn in which an enclosing agent called the running tool; None outside such a call."""
     turns = (
         TurnAccess(outer).begun(turn_id) for outer, call, turn_id in reversed(_OUTER.get()) if call
     )
@@ -101,11 +102,14 @@ def turn_around() -> HeldTurn | None:
 async def with_turn_id(
     chat: Conversation, messages: Sequence[BaseMessage], history: History | None = None
 ) -> tuple[Sequence[BaseMessage], list[BaseMessage]]:
-    """Give the question of a run the id of the turn that its caller has entered; return messages and changes.
+    """Give the question of a run the id of the turn that its caller has entered.
 
-    Without the id the log would have the question twice, and the turn no answer. A question that the log has keeps its
-    own. One command if the ids differ, else none. Below a call, the same words as those of a turn that broke off or
-    waits there continue it: a tool that runs again may have no id for them.
+    Otherwise the log would have the question twice, and the turn would have no answer. A question that the log has
+    keeps its id. In the conversation of a tool call, a question with the content of an unfinished turn continues that
+    turn, because a tool that runs again may not know the id. One command if the ids differ, else no command.
+
+    Returns:
+        The messages, and the changes to the state that give it the new id.
     """
     held = TurnAccess(chat).entered()
     at = last_question(messages)
@@ -124,9 +128,10 @@ async def with_turn_id(
 
 
 async def _broken_off(chat: Conversation, question: BaseMessage, history: History | None) -> str:
-    """Return the id of a turn that asks the same as a question, is not over, and that nothing in this run works on.
+    """Return the id of the unfinished turn with the content of a question, if nothing in this run works on it.
 
-    "" without one, and in a conversation that does not belong to a call. One command without a view.
+    "" if there is no such turn, and in a conversation that does not belong to a tool call. One command if `history` is
+    None, else no command.
     """
     calls = (outer.child(*call) for outer, call, _ in _OUTER.get() if call)
     if not any(child.scope == chat.scope for child in calls):
@@ -140,7 +145,7 @@ async def _broken_off(chat: Conversation, question: BaseMessage, history: Histor
 
 
 def redactor_of(drafts: bool | Callable[[str], str]) -> Callable[[str], str] | None:
-    """Return what redacts the drafts of an agent or a graph; None for no drafts."""
+    """Return the function that redacts drafts, from the option `drafts`; None if no drafts are kept."""
     if callable(drafts):
         return drafts
     return str if drafts else None

@@ -62,8 +62,8 @@ class ChatMessageHistory(BaseChatMessageHistory):
         clear: The effect of `clear`. "delete" removes the conversation permanently, as other histories do. "rewind"
             removes its messages from views and listings and keeps them in the log; `Conversation.undo_rewind` restores
             them.
-        on_dropped: Called for each view with what it leaves out for the `provider` of its policy; not called if there
-            is nothing.
+        on_dropped: Called for each view with the parts that it leaves out for the `provider` of its policy; not called
+            if it leaves nothing out.
     """
 
     def __init__(
@@ -179,10 +179,10 @@ class ChatMessageHistory(BaseChatMessageHistory):
 class _RunHistory(ChatMessageHistory):
     """The history of one run of a `RunnableWithMessageHistory`.
 
-    The runnable reads the messages before and after the run, and takes the messages after that many for new ones. So
-    both reads return the same view, even if other writers append meanwhile. An agent's output repeats its input, which
-    is skipped. The runnable only logs an error of adding messages; it is kept for `check`. The answer gets the stamp of
-    the view.
+    The runnable reads the messages before and after the run, and treats those beyond the first count as new. So both
+    reads return the same view, even if other writers append meanwhile. An agent's output repeats its input; repeats are
+    skipped. The runnable only logs an error of adding messages, so the error is kept for `check`. The answer gets the
+    stamp of the view.
     """
 
     _view: History | None = None
@@ -198,11 +198,11 @@ class _RunHistory(ChatMessageHistory):
     ) -> None:
         new = [with_id(message) for message in without_repeats(messages)]
         if self._view is not None:
-            asked = list(takewhile(lambda message: not isinstance(message, AIMessage), new))
+            inputs = list(takewhile(lambda message: not isinstance(message, AIMessage), new))
             stamp = self._view.stamp_for(
-                [*self._view.messages, *asked],
-                adapted=bool(asked),
-                turn=last_turn_of(asked),
+                [*self._view.messages, *inputs],
+                adapted=bool(inputs),
+                turn=last_turn_of(inputs),
                 size_of=partial(count, chat.store.token_counter),
             )
         self._view = None
@@ -255,9 +255,9 @@ class _RunHistory(ChatMessageHistory):
 class SessionHistories:
     """A ``get_session_history`` for `RunnableWithMessageHistory`, which returns the history of a run's conversation.
 
-    If the scope has one key that is not given here, it is called with one value, the ``session_id`` of the run's
-    configuration; otherwise with all values by name, see `config`. Each history is for one run: the view is loaded
-    once, so that nothing is lost or duplicated if other writers append to the conversation meanwhile.
+    If one scope key is not given here, each call has one value, the ``session_id`` of the run's configuration. If
+    several are not given, each call has all their values by name, see `config`. Each history is for one run: the view
+    is loaded once, so that nothing is lost or duplicated if other writers append to the conversation meanwhile.
 
     Args:
         store: The store of the conversations.
@@ -317,9 +317,9 @@ class SessionHistories:
         if len(session_id) > 1 or (session_id and len(self._keys) != 1):
             raise InvalidScopeError(f"pass {', '.join(self._keys)} by name")
         values |= dict(zip(self._keys, session_id, strict=False))
-        if again := self._scope.keys() & values.keys():
+        if repeated := self._scope.keys() & values.keys():
             raise InvalidScopeError(
-                f"{min(again)} is the same for all runs of these histories; do not pass it"
+                f"{min(repeated)} was given for all runs of these histories; do not pass it again"
             )
         return _RunHistory(
             self._store.conversation(**self._scope, **values),

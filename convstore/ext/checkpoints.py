@@ -1,12 +1,15 @@
-"""What the checkpoints of LangGraph tell about a run: whose conversation it has, and where it began.
+"""Read LangGraph's checkpoints to find the conversation that a run belongs to and the checkpoint that it began at.
 
 A checkpointer finds a checkpoint by the thread's id alone, so a state names the conversation that it belongs to.
 
-The log is rewound for a run that began at an older checkpoint: a replay, a question there, `update_state`. A log with
-more messages than a state is no proof of that: another worker may have appended them, or their run was killed before
-its checkpoint was saved. So two things must be true. The caller went back: the run's configuration names a checkpoint,
-or `update_state` made the one that the run began at. And a message after those of the state is in a checkpoint that the
-thread saved since.
+The log is rewound for a run that began at an older checkpoint: a replay, a question asked there, or `update_state`.
+More
+messages in the log than in the state do not prove that: another worker may have appended them, or their run was killed
+before its checkpoint was saved. So two conditions must hold:
+
+* The caller went back: the run's configuration names a checkpoint, or `update_state` made the one that the run began
+at.
+* A message after those of the state is in a checkpoint that the thread saved later.
 """
 
 from __future__ import annotations
@@ -40,20 +43,20 @@ OnFork = Literal["rewind", "raise"]
 _PAGE = 1_000
 _FIRST_CHECKPOINTS = 4
 _MOST_CHECKPOINTS = 64
-"""Checkpoints in the first page and in the largest; pages grow, as most runs need the first ones only."""
+"""Checkpoints in the first page and in the largest page; pages grow, because most runs need only the newest ones."""
 
 _INNER = "|"
 """Separates the names of nested graphs in a run's ``checkpoint_ns``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
-    """The beginning of a branch, to which the log was rewound.
+class RewoundState:
+    """An older state, to which the log was rewound.
 
     Attributes:
         abandoned: Ids of the messages that were rewound.
-        messages: The state's messages; a question that was edited under its id has a new one.
-        changes: The changes to the state's messages that give it the new id.
+        messages: The state's messages. A question that was edited under its old id has a new id.
+        changes: The changes to the state's messages that give the question the new id.
     """
 
     abandoned: frozenset[str]
@@ -67,7 +70,7 @@ def is_addressed() -> bool:
 
 
 def may_be_behind(history: History, messages: Sequence[BaseMessage]) -> bool:
-    """Return True if a view goes on after the messages of a state, or the run's configuration names a checkpoint."""
+    """Return True if a view has messages after those of a state, or the run's configuration names a checkpoint."""
     last = next(
         (message.id for message in reversed(history.messages) if not kind_of(message)), None
     )
@@ -76,21 +79,21 @@ def may_be_behind(history: History, messages: Sequence[BaseMessage]) -> bool:
 
 async def go_back(
     chat: Conversation, messages: Sequence[BaseMessage], on_fork: OnFork
-) -> Branch | None:
-    """Rewind the log to the state of a run that began at an older checkpoint; None if the run did not.
+) -> RewoundState | None:
+    """Rewind the log to the state of a run that began at an older checkpoint; return None for any other run.
 
-    May be repeated. If the state is of a branch that the last rewind abandoned, that rewind is undone.
+    Idempotent. If the last rewind removed messages of the state, that rewind is undone.
     """
     since, held = await _saved_since()
     if not since:
         return None
     stored = await log_of(chat).find(sorted(ids_of(messages)))
-    first = min((place.ordinal for place in stored.values()), default=1)
+    first = min((stored_id.ordinal for stored_id in stored.values()), default=1)
     active, later = await _after(chat, first, messages)
     edited = await _edited_question(chat, messages, stored)
     lost = _lost(messages, stored.keys() - active, edited)
     is_abandoned = bool(lost) or not since.isdisjoint(later)
-    if not is_abandoned or _is_repeated(_question(messages), active, held):
+    if not is_abandoned or _is_repeated(last_question_in(messages), active, held):
         return None
     before = _first_abandoned(edited, active, later, since)
     if on_fork == "raise":
@@ -99,10 +102,11 @@ async def go_back(
         before = await _undo_rewind(chat, first, messages, last=lost[-1])
     if before:
         await chat.rewind(before_id=before)
-    return _branch(messages, edited, later)
+    return _rewound_state(messages, edited, later)
 
 
-def _question(messages: Sequence[BaseMessage]) -> BaseMessage | None:
+def last_question_in(messages: Sequence[BaseMessage]) -> BaseMessage | None:
+    """Return the last human message that a user sent; None without such a message."""
     at = last_question(messages)
     return None if at is None else messages[at]
 
@@ -110,7 +114,7 @@ def _question(messages: Sequence[BaseMessage]) -> BaseMessage | None:
 def _is_repeated(
     question: BaseMessage | None, active: Collection[str], held: Collection[str] | None
 ) -> bool:
-    """Return True if the log has the state's question, and the checkpoint that the caller went back to had not."""
+    """Return True if the log has the state's question, but the checkpoint that the caller went back to has not."""
     if question is None or held is None:
         return False
     return question.id in active and question.id not in held
@@ -136,26 +140,26 @@ def _first_abandoned(
         return edited.id
     if active:
         return next(iter(later), None)
-    # Without a message of the state in the log, only what is in a later checkpoint is certain to be abandoned.
+    # The log has no message of the state, so only messages in a later checkpoint are certain to be abandoned.
     return next((id_ for id_ in later if id_ in since), None)
 
 
-def _branch(
+def _rewound_state(
     messages: Sequence[BaseMessage], edited: BaseMessage | None, later: Sequence[str]
-) -> Branch:
-    """Return the branch of a state, in which a question that was edited gets a new id."""
+) -> RewoundState:
+    """Return the state to which the log was rewound; an edited question gets a new id in it."""
     if edited is None:
-        return Branch(frozenset(later), list(messages), [])
+        return RewoundState(frozenset(later), list(messages), [])
     new = edited.model_copy(update={"id": str(uuid4())})
     kept = [new if message.id == edited.id else message for message in messages]
-    return Branch(frozenset(later), kept, [RemoveMessage(str(edited.id)), new])
+    return RewoundState(frozenset(later), kept, [RemoveMessage(str(edited.id)), new])
 
 
 async def _edited_question(
     chat: Conversation, messages: Sequence[BaseMessage], stored: Mapping[str, StoredId]
 ) -> BaseMessage | None:
-    """Return the last question of a state if the log has another content for its id."""
-    question = _question(messages)
+    """Return the last question of a state if its content in the log differs; else None."""
+    question = last_question_in(messages)
     if question is None or question.id not in stored:
         return None
     at = stored[str(question.id)].ordinal
@@ -166,7 +170,7 @@ async def _edited_question(
 def _lost(
     messages: Sequence[BaseMessage], rewound: Collection[str], edited: BaseMessage | None
 ) -> list[str]:
-    """Return the ids of a state's messages that are rewound in the log, but for the question that was edited."""
+    """Return the ids of a state's messages that are rewound in the log, except the edited question."""
     return [
         str(message.id) for message in messages if message.id in rewound and message is not edited
     ]
@@ -175,7 +179,7 @@ def _lost(
 async def _after(
     chat: Conversation, first: int, messages: Sequence[BaseMessage]
 ) -> tuple[set[str], list[str]]:
-    """Return the ids of a state's messages that are active in the log, and those of the messages after them."""
+    """Return the ids of a state's messages that are active in the log, and the ids of the messages after them."""
     page = [
         str(message.message.id)
         for message in await chat.list_messages(after=first - 1, limit=_PAGE)
@@ -185,10 +189,10 @@ async def _after(
 
 
 async def _saved_since() -> tuple[set[str], set[str] | None]:
-    """Return the ids of the messages in the checkpoints since the one that the caller went back to, and in that one.
+    """Return the ids of the messages in later checkpoints than the one the run began at, and those in that one.
 
-    Checkpoints of the run itself do not count. The first set is empty if the run began at the newest checkpoint; the
-    second is None if the checkpoint only has the changes of its messages.
+    Checkpoints of the run itself do not count. The first set is empty if the run began at the newest checkpoint. The
+    second is None if the checkpoint only stores changes of its messages.
     """
     configurable, metadata = run_config()
     search = _StartSearch(configurable, metadata)
@@ -204,11 +208,11 @@ async def _saved_since() -> tuple[set[str], set[str] | None]:
 
 
 class _StartSearch:
-    """Looks in the checkpoints of a thread, newest first, for the one that the caller went back to.
+    """Searches the checkpoints of a thread, newest first, for the one that the caller went back to.
 
     Attributes:
         start: That checkpoint, None until it is found.
-        since: Ids of the messages in the checkpoints after it that are not of the current run.
+        since: Ids of the messages in newer checkpoints, except those of the current run.
     """
 
     def __init__(self, configurable: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
@@ -220,7 +224,7 @@ class _StartSearch:
         self._has_input = False
 
     def ends_with(self, snapshot: Any) -> bool:
-        """Take the next checkpoint; return True if no earlier one matters."""
+        """Process the next checkpoint; return True if earlier ones are not needed."""
         source = snapshot.metadata.get("source")
         id_ = snapshot.checkpoint["id"]
         parent = _parent_of(snapshot)
@@ -242,19 +246,19 @@ class _StartSearch:
         return False
 
     def _take_start(self, snapshot: Any) -> None:
-        """Note the checkpoint that the caller went back to, or the one that `update_state` made that one of."""
+        """Record a checkpoint that the caller went back to; the first one recorded stays `start`."""
         self.start = self.start or snapshot
         if snapshot.checkpoint["id"] in self._parents:
             self.since |= _message_ids(snapshot)
 
 
-class Origins(NamedTuple):
-    """Where the messages of a state came from.
+class MessageOrigins(NamedTuple):
+    """The origins of a state's messages.
 
     Attributes:
-        sources: By id, "input", or the source of the checkpoint that had the message first: "loop", "update" or "fork".
+        sources: By id, "input", or the source of the first checkpoint with the message: "loop", "update" or "fork".
         before: Ids of the messages that the thread had before this run.
-        first: By id, the checkpoint that had the message first.
+        first: By id, the first checkpoint with the message.
     """
 
     sources: dict[str, str]
@@ -267,11 +271,12 @@ class Origins(NamedTuple):
         return {id_ for id_ in self.before if self.sources[id_] == "loop"}
 
 
-async def find_origins(ids: Collection[str], *, is_outer: bool = False) -> Origins | None:
-    """Follow the messages of a state back to the checkpoints that had them first.
+async def find_origins(ids: Collection[str], *, is_outer: bool = False) -> MessageOrigins | None:
+    """Find the first checkpoint of each message of a state; return None without a checkpointer.
 
-    None without checkpoints. In a graph within another one the state is that of the outermost with `is_outer`, else
-    None: they may have come from anywhere.
+    In a nested graph, only `is_outer` finds anything: it says that the state is that of the outermost graph. The
+    origins
+    of another graph's messages are unknown.
     """
     configurable, metadata = run_config()
     is_elsewhere = is_nested() and not is_outer
@@ -281,7 +286,7 @@ async def find_origins(ids: Collection[str], *, is_outer: bool = False) -> Origi
     parents = dict[Any, Any]()
     sources = dict[Any, Any]()
     before = set[str]()
-    # The input and the step that takes it are this run's; they may not be saved yet.
+    # The input and the step that reads it belong to this run; they may not be saved yet.
     step_before = metadata.get("langgraph_step", 0) - 3
     async with aclosing(_newest_first(configurable)) as snapshots:
         async for snapshot in snapshots:
@@ -294,16 +299,16 @@ async def find_origins(ids: Collection[str], *, is_outer: bool = False) -> Origi
             if not held:
                 break
             first |= dict.fromkeys(held, id_)
-    # The step after an input has its messages first.
+    # The messages of an input are first in the checkpoint after it.
     found = {
         id_: "input" if sources.get(parents[at]) == "input" else str(sources[at])
         for id_, at in first.items()
     }
-    return Origins(found, before, first)
+    return MessageOrigins(found, before, first)
 
 
 async def is_at_breakpoint(configurable: Mapping[str, Any]) -> bool:
-    """Return True if a thread's newest checkpoint has a node that is to run next, once its graph has ended."""
+    """Return True if a graph that ended stopped at a breakpoint: the newest checkpoint has a node to run next."""
     async with aclosing(_newest_first(configurable)) as snapshots:
         async for newest in snapshots:
             return any(starmap(_is_trigger, newest.checkpoint["channel_values"].items()))
@@ -311,7 +316,7 @@ async def is_at_breakpoint(configurable: Mapping[str, Any]) -> bool:
 
 
 def _is_trigger(channel: str, value: Any) -> bool:
-    """Return True if the value of a channel lets a node of LangGraph's run.
+    """Return True if the value of a channel triggers a node of LangGraph.
 
     >>> _is_trigger("branch:to:b", None), _is_trigger("join:a+b:c", {"a"}), _is_trigger("__pregel_tasks", [])
     (True, False, False)
@@ -328,14 +333,14 @@ def _parent_of(snapshot: Any) -> Any:
 
 
 def is_nested() -> bool:
-    """Return True if the current run is a part of another graph's."""
+    """Return True if the current run is nested in that of another graph."""
     return _INNER in str(run_config()[0].get("checkpoint_ns") or "")
 
 
 async def _newest_first(configurable: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
     """Yield the checkpoints of the current run's thread, from pages that are each read to the end.
 
-    An iterator that is left open may keep a lock of its saver: `AsyncSqliteSaver` would answer no call any more.
+    An iterator that is left open may keep a lock of its saver: `AsyncSqliteSaver` would then block every further call.
     """
     saver: Any = configurable.get("__pregel_checkpointer")
     if not hasattr(saver, "list") or "thread_id" not in configurable:
@@ -353,7 +358,7 @@ async def _newest_first(configurable: Mapping[str, Any]) -> AsyncGenerator[Any, 
 
 
 async def _checkpoints(saver: Any, thread: Any, *, before: Any, limit: int) -> list[Any]:
-    """Return the newest checkpoints of a thread before one; a thread of its own reads them to the end."""
+    """Return the newest checkpoints of a thread before one; a saver's sync iterator is read in a worker thread."""
     try:
         return await asyncio.to_thread(lambda: list(saver.list(thread, before=before, limit=limit)))
     except NotImplementedError:
@@ -377,21 +382,21 @@ def run_config() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 
 def owner_of(scope: dict[str, str], conversation: str = "") -> str:
-    """Return what a state says of the conversation that it belongs to, whose id is known once it has messages."""
+    """Return the owner that a state stores: a digest of the scope, then the conversation's id once it has messages."""
     return f"{digest_of(json.dumps(sorted(scope.items()))).hex()} {conversation}"
 
 
 async def check_owner(chat: Conversation, owner: Any, *, is_begin: bool = False) -> None:
-    """Refuse the state of another conversation; at the beginning of a run, also that of a deleted one.
+    """Raise an error for the state of another conversation; with `is_begin` also for that of a deleted one.
 
     Raises:
-        InvalidScopeError: The checkpoint is that of another scope.
+        InvalidScopeError: The checkpoint belongs to another scope.
         ConversationDeletedError: The conversation of the checkpoint was deleted, so its messages must not come back.
     """
     digest, _, conversation = str(owner or "").partition(" ")
     if digest and digest != owner_of(chat.scope).partition(" ")[0]:
         raise InvalidScopeError(
-            "the checkpoint of this run is that of another conversation: a checkpointer finds it "
+            "the checkpoint of this run belongs to another conversation: a checkpointer finds it "
             'by thread_id alone; make that unique, such as f"{user_id}:{thread_id}", pass the '
             "scope as context=..., and scope=lambda run: run.context to the middleware or the nodes"
         )
@@ -401,6 +406,6 @@ async def check_owner(chat: Conversation, owner: Any, *, is_begin: bool = False)
         and conversation != await host_of(chat).conversation_id(chat.scope)
     ):
         raise ConversationDeletedError(
-            "the conversation of this checkpoint was deleted, and the checkpoint still has its "
-            "messages; delete it, too, with `await checkpointer.adelete_thread(thread_id)`"
+            "the conversation of this checkpoint was deleted, but the checkpoint still has its "
+            "messages; delete the thread, too: `await checkpointer.adelete_thread(thread_id)`"
         )

@@ -1,4 +1,4 @@
-"""Do work on the event loop that it belongs to: what a run of LangChain begins on one loop may end on another."""
+"""Run a coroutine on the event loop that it belongs to: a run of LangChain may begin on one loop and end on another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def has_loop() -> bool:
 
 
 async def run_on(loop: asyncio.AbstractEventLoop, work: _Work) -> None:
-    """Await work on an event loop, perhaps another one than that of the caller; do nothing if it is closed."""
+    """Await work on an event loop, which may differ from the caller's; do nothing if that loop is not running."""
     if loop is asyncio.get_running_loop():
         await work()
     elif loop.is_running():
@@ -27,6 +27,6 @@ async def run_on(loop: asyncio.AbstractEventLoop, work: _Work) -> None:
 
 
 def run_on_and_wait(loop: asyncio.AbstractEventLoop, work: _Work) -> None:
-    """Do work on an event loop, from a thread without one; do nothing if it is closed."""
+    """Do work on an event loop and block until it is done, from another thread; do nothing if it is not running."""
     if loop.is_running():
         asyncio.run_coroutine_threadsafe(work(), loop).result()

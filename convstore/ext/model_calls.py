@@ -1,6 +1,6 @@
-"""The model calls of a log: what broke their prompt caches, their calls of tools, and those around a moment.
+"""The model calls of a log: the causes of broken prompt caches, the tool calls, and the calls near one message.
 
-A call is an AI message, which answers it. Its stamp says what the model got.
+A call is represented by the AI message that answers it. The message's stamp says what the model got.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from convstore.values.stamps import (
 )
 
 AROUND = 120
-"""Messages among which calls are looked for, half of them after the moment."""
+"""Number of messages around the selected one that are searched for calls; half of them follow it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool: the ordinals of the message that makes it and of its result, 0 if the result is not near."""
+    """A tool call: the ordinals of the message with the call and of the result; 0 if the result is not loaded."""
 
     caller: int
     result: int = 0
@@ -45,23 +45,23 @@ class ToolCall:
 
 
 UNEXPECTED = frozenset({ANOTHER_POLICY, SUMMARY_SET_ASIDE, *NOTHING_HELD})
-"""Causes of a lost cache that no rule of views brings about, but the application."""
+"""Causes of a broken cache that come from the application, not from the rules of views."""
 
 
 @dataclass(slots=True)
 class ModelCall:
-    """A call of the model, and what happened to it.
+    """A model call, compared with an earlier call.
 
     Attributes:
         ordinal: The ordinal of its answer; for the next call the one after the messages that were read.
         message_id: The id of its answer.
-        tools: The ids of its calls of tools.
-        stamp: The stamp of what the model got; None if it was not stored.
-        is_rewound: True if its answer was rewound or replaced since.
+        tools: The ids of its tool calls.
+        stamp: The stamp of the view that the model got; None if no stamp was stored.
+        is_rewound: True if its answer was rewound or replaced later.
         model: The model that answered; "" if it is not named.
-        cut_by: What broke its prompt cache, in a word or two; "" if nothing did.
-        has_summary: True if it is the first with its summary.
-        failed: Number of results that report a failure.
+        cut_by: The cause that broke its prompt cache, in a word or two; "" if the cache did not break.
+        has_summary: True if it is the first call with its summary.
+        failed: Number of tool results that report a failure.
         before: The call with which it is compared.
     """
 
@@ -95,10 +95,10 @@ class ModelCall:
         return self.cut_by not in ("", TURN_ENDED)
 
     def compare(self, earlier: Sequence[ModelCall]) -> None:
-        """Compare it with one of the calls before it, which are in order, by their stamps; the views know more.
+        """Compare the stamps of this call and of an earlier one; `compare_views` is more exact after a rewind.
 
-        It is the last one in time of the same model, as each model has a prompt cache of its own, or the last one of
-        any. Later rewinds and other answers do not change it, as they did not exist yet.
+        The earlier call is the last one of the same model, as each model has a prompt cache of its own, else the last
+        one of any model. Rewinds and variants that came later do not change the comparison.
         """
         same = (call for call in reversed(earlier) if self.model in ("", call.model))
         before = _last_stamped(same, self.stamp) or _last_stamped(reversed(earlier), self.stamp)
@@ -113,9 +113,9 @@ class ModelCall:
             self.cut_by = break_between(before.stamp, self.stamp)
 
     async def compare_views(self, chat: Conversation) -> None:
-        """Compare its view with that of the call before, if a rewind or another answer may lie between them.
+        """Compare its view with that of the call before, if a rewind or another variant may lie between them.
 
-        The stamps know less of it. They decide if the views cannot be built.
+        Stamps do not show what was rewound. The result of `compare` stays if the views cannot be built.
         """
         before = self.before
         if not (before and before.is_rewound and before.stamp and self.stamp):
@@ -125,11 +125,11 @@ class ModelCall:
         with suppress(InvalidInputError):  # a policy of another version
             earlier = await chat.view_at(before.stamp)
             later = await chat.view_at(self.stamp)
-            self.cut_by = kept_between(earlier, later, self.cut_by).cause
+            self.cut_by = cached_prefix(earlier, later, self.cut_by).cause
 
 
 def _last_stamped(earlier: Iterable[ModelCall], stamp: ViewStamp | None) -> ModelCall | None:
-    """Return the first of some calls; before a call with a stamp, those without one count if there is no other."""
+    """Return the first of some calls. For a call with a stamp, one without a stamp is returned only as a fallback."""
     last: ModelCall | None = None
     for call in earlier:
         if call.stamp or stamp is None:
@@ -140,7 +140,7 @@ def _last_stamped(earlier: Iterable[ModelCall], stamp: ViewStamp | None) -> Mode
 
 @dataclass(slots=True)
 class CallFold:
-    """A fold over the messages of a log, in order, that notes its calls.
+    """A fold over the messages of a log, in order, that collects its model calls.
 
     Attributes:
         calls: The calls.
@@ -166,22 +166,22 @@ class CallFold:
                 caller.failed += 1
 
     async def compare_views(self, chat: Conversation) -> None:
-        """Compare the views of new calls with a rewind before them."""
+        """Compare the views of the new calls that follow a rewind."""
         for call in self.calls[self._compared :]:
             await call.compare_views(chat)
         self._compared = len(self.calls)
 
 
 class Calls:
-    """The calls around a moment, in order.
+    """The model calls near a selected message, in order.
 
     Args:
         near: The messages around it.
-        moment: The message that the page is about, None for now.
+        moment: The selected message; None for the end of the log, at which the next call would be made.
 
     Attributes:
         all: The calls.
-        next_stamp: Stamp of the view that the next call would get; None if that is not loaded.
+        next_stamp: Stamp of the view that the next call would get; None if that view is not loaded.
     """
 
     def __init__(self, near: Sequence[StoredMessage], moment: StoredMessage | None) -> None:
@@ -194,12 +194,12 @@ class Calls:
         self.all = self._fold.calls
 
     async def compare_views(self, chat: Conversation) -> None:
-        """Compare the views of calls with a rewind before them, of which stamps know less."""
+        """Compare the views of the calls that follow a rewind, which stamps do not show."""
         await self._fold.compare_views(chat)
 
     @property
     def current(self) -> ModelCall:
-        """The call of the moment: the one that its message answers, one after any other message, or the next."""
+        """The call that the selected message answers or that would follow it; at the end of the log the next call."""
         moment = self.moment
         if moment is None:
             return self.upcoming
@@ -212,42 +212,42 @@ class Calls:
         return self._compared(ModelCall(self._fold.last + 1, stamp=self.next_stamp))
 
     def _compared(self, call: ModelCall) -> ModelCall:
-        """Return a call that has no answer among the messages, compared with those before it."""
+        """Compare a call that has no answer among the messages with the calls before it; return it."""
         call.compare([other for other in self.all if other.ordinal < call.ordinal])
         return call
 
     @property
     def has_beginning(self) -> bool:
-        """True if the beginning of the log is near."""
+        """True if the messages include the beginning of the log."""
         return not self.near or self.near[0].ordinal == 1
 
     @property
     def has_end(self) -> bool:
-        """True if the end of the log is near."""
+        """True if the messages include the end of the log."""
         return self.moment is None or len(self.near) < AROUND
 
     @property
     def previous(self) -> ModelCall | None:
-        """The call before the moment."""
+        """The call before the selected message."""
         moment = self.moment
         earlier = [call for call in self.all if moment is None or call.ordinal < moment.ordinal]
         return earlier[-1] if earlier else None
 
     @property
     def next(self) -> ModelCall | None:
-        """The call after the moment."""
+        """The call after the selected message."""
         return next(
             (call for call in self.all if self.moment and call.ordinal > self.moment.ordinal), None
         )
 
     @property
     def is_answered(self) -> bool:
-        """True if the newest message is an answer, after which the next call begins another turn."""
+        """True if the newest message is an answer, so that the next call begins another turn."""
         newest = self._newest
         return newest is not None and is_answer(newest.message)
 
     def has_ended(self, ordinal: int) -> bool:
-        """Return True if the turn of an ordinal had ended before the call of the page, rewound since or not."""
+        """Return True if the turn of an ordinal had ended before the selected call, even if it was rewound later."""
         if self.moment is None and self.is_answered:
             return True
         turns = {stored.ordinal: stored.turn_id for stored in self.near}
@@ -255,7 +255,7 @@ class Calls:
 
     @property
     def _current_turn(self) -> str:
-        """The turn of the call of the page."""
+        """The id of the selected call's turn."""
         last = self.moment or self._newest
         return last.turn_id if last else ""
 
@@ -266,16 +266,16 @@ class Calls:
 
     @property
     def last_cut(self) -> tuple[int, str] | None:
-        """The last call before the moment that broke a prompt cache, and what did it; None if none did."""
+        """The ordinal of the last earlier call that broke a prompt cache, and the cause; None without such a call."""
         earlier = [cut for cut in self.cuts() if cut[0] < self.current.ordinal]
         return earlier[-1] if earlier else None
 
     def cuts(self) -> list[tuple[int, str]]:
-        """Return the calls near the moment that broke a prompt cache, by their ordinals, and what did it."""
+        """Return the ordinals of the calls that broke a prompt cache, each with its cause."""
         return [(call.ordinal, call.cut_by) for call in self.all if call.cut_by]
 
     def tools(self) -> dict[tuple[int, str], ToolCall]:
-        """Return the calls of tools, by the ordinal of either message and the id of the call; ids may be used again."""
+        """Return the tool calls by the ordinal of either message and the call id; call ids alone may repeat."""
         found = dict[tuple[int, str], ToolCall]()
         slots, _ = fill_slots([stored.message for stored in self.near])
         for at, own in slots.items():
@@ -289,50 +289,50 @@ class Calls:
         return found
 
 
-class Kept(NamedTuple):
-    """How much of a view a prompt cache can have from the call before.
+class CachedPrefix(NamedTuple):
+    """The beginning of a view that a prompt cache can reuse from the call before.
 
     Attributes:
         messages: Number of equal messages with which both views begin.
-        cause: What broke the cache, in a few words; "" if it held.
+        cause: The cause that broke the cache, in a few words; "" if it did not break.
     """
 
     messages: int
     cause: str
 
 
-def kept_between(before: PastView, after: PastView, cut_by: str) -> Kept:
-    """Return how much of the view of a call the cache has from the one before, and what broke it.
+def cached_prefix(before: PastView, after: PastView, cut_by: str) -> CachedPrefix:
+    """Return the beginning of a view that the cache has from the call before, and the cause that broke the cache.
 
-    `cut_by` is what the stamps name, which know less than the views: the views decide if they can be built as they
-    were. The cache held if all that follows the common beginning is new, as after a rewind.
+    `cut_by` is the cause according to the stamps. The views are more exact: they decide if both can be built as they
+    were. The cache did not break if everything after the common beginning is new, as after a rewind.
     """
     same = same_beginning(before, after)
     is_known = "differs" not in (before.match, after.match)
     if cut_by in NOTHING_HELD:
-        return Kept(0, cut_by)
+        return CachedPrefix(0, cut_by)
     if is_known and same == len(before.messages):
-        return Kept(same, "")
+        return CachedPrefix(same, "")
     was_rewound = cut_by == TURNS_LEFT_OUT and not after.report.left_out_turns
     if not is_known or (cut_by and not was_rewound):
-        return Kept(same, cut_by)
-    return Kept(same, "" if _is_new_from(same, before, after) else MESSAGES_CHANGED)
+        return CachedPrefix(same, cut_by)
+    return CachedPrefix(same, "" if _is_new_from(same, before, after) else MESSAGES_CHANGED)
 
 
 def _is_new_from(index: int, before: PastView, after: PastView) -> bool:
-    """Return True if the messages of a view from an index on are none of the view before."""
+    """Return True if all messages from an index on are new, compared with the view before."""
     known = {message.id for message in before.messages}
     rest = after.messages[index:]
     return all(message.id not in known and not kind_of(message) for message in rest)
 
 
 def same_beginning(before: PastView, after: PastView) -> int:
-    """Return the number of equal messages with which both views begin, which a prompt cache can reuse."""
+    """Return the number of equal messages at the beginning of both views, which a prompt cache can reuse."""
     return equal_at_start(map(form_of, before.messages), map(form_of, after.messages))
 
 
 def form_of(message: BaseMessage) -> tuple[str, str | None, str]:
-    """Return what is equal for messages that two views show alike; comparing whole messages costs twenty times more."""
+    """Return a key that is equal for messages with equal text; comparing whole messages costs twenty times more."""
     calls = message.tool_calls if isinstance(message, AIMessage) else ""
     return message.type, message.id, f"{message.content}{calls}"
 

@@ -24,9 +24,9 @@ try:
 except ImportError as error:
     raise MissingExtraError(package="opentelemetry-api", extra="otel") from error
 
-# The names of OpenTelemetry's semantic conventions for generative AI 0.1.0 and for databases 1.45, as far as they have
-# them. They are pinned here: those for generative AI are in development, and the Python package of conventions marks
-# its copies of them as moved.
+# Names from OpenTelemetry's semantic conventions for generative AI 0.1.0 and for databases 1.45, where these define
+# one. They are pinned here: those for generative AI are in development, and the Python package of conventions marks its
+# copies of them as moved.
 _OPERATION = "gen_ai.operation.name"
 _CONVERSATION = "gen_ai.conversation.id"
 _ERROR = "error.type"
@@ -53,11 +53,11 @@ _ATTRIBUTES = {
 _DISCARDED = "convstore.append.discarded"
 _COUNTED = ("tokens_stored", "tokens_shown", "tokens_whole")
 _BOUNDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10)
-"""Bounds of the histogram in seconds, as the conventions for databases have them."""
+"""Bounds of the histogram in seconds, from the conventions for databases."""
 
 _DELAY = 1.0
 _AT_ONCE = 128
-"""Seconds after which an operation is recorded at the latest, and the number at which all are recorded."""
+"""Longest wait in seconds until an operation is recorded, and the number of operations that are recorded at once."""
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -68,15 +68,15 @@ def observe(
     tracer_provider: trace.TracerProvider | None = None,
     meter_provider: metrics.MeterProvider | None = None,
 ) -> None:
-    """Record a span and metrics for each operation of a store, also in turns, agents and tools.
+    """Record a span and metrics for each operation of a store, including those of turns, agents and tools.
 
     Call it once, directly after creating the store. Without providers nothing is recorded; they may be set later. Close
     the store before the providers, as operations are recorded up to a second after their end.
 
     Args:
         store: The store.
-        tracer_provider: Makes the spans; None for the process's.
-        meter_provider: Makes the metrics; None for the process's.
+        tracer_provider: Makes the spans; None for the provider of the process.
+        meter_provider: Makes the metrics; None for the provider of the process.
 
     Raises:
         InvalidInputError: The store is observed already.
@@ -90,7 +90,7 @@ def observe(
 _Work = Callable[..., Awaitable[Any]]
 
 
-class _Seen(NamedTuple):
+class _EndedOperation(NamedTuple):
     """An operation that has ended, with its times in nanoseconds and the context of its caller."""
 
     operation: str
@@ -102,19 +102,19 @@ class _Seen(NamedTuple):
 
 
 class _Recorder:
-    """Records the operations of one store, and of its twin for sync callers.
+    """Records the operations of one store, and of its counterpart for sync callers.
 
-    Many are recorded together, off the path of the calls: a span alone costs four times the processor time, because
-    nothing of the SDK is in the processor's caches.
+    Operations are recorded in groups, outside the calls. A span that is recorded alone costs four times the processor
+    time, because the SDK's code is not in the processor's caches.
     """
 
     def __init__(self, tracer: trace.Tracer, meter: metrics.Meter, *, is_local: bool) -> None:
         self._system = {_SYSTEM: "mongomock" if is_local else "mongodb"}
         self._kind = trace.SpanKind.INTERNAL if is_local else trace.SpanKind.CLIENT
         self._tracer = tracer
-        self._seen = deque[_Seen]()
+        self._ended = deque[_EndedOperation]()
         self._due = 0
-        # One for each, as an attribute with its name would double the time that recording it takes.
+        # One histogram for each operation: an attribute with its name would double the time of recording it.
         new = partial(meter.create_histogram, unit="s", explicit_bucket_boundaries_advisory=_BOUNDS)
         self._durations = {name: new(f"convstore.{name}.duration") for name in _OPERATIONS}
         self._counters = {
@@ -123,7 +123,7 @@ class _Recorder:
         self._discarded = meter.create_counter(_DISCARDED, unit="{message}")
 
     def observed(self, operation: Operation, work: _Work, id_of: Callable[[Any], str]) -> _Work:
-        """Return a method that does the work and notes how it ended."""
+        """Return a method that does the work and records its times and outcome."""
         name = operation.name
         has_scope = operation.has_scope
 
@@ -141,36 +141,39 @@ class _Recorder:
             finally:
                 ended = time_ns()
                 conversation = conversation or (id_of(args[0]) if has_scope else "")
-                self._note(_Seen(name, began, ended, context, found, conversation))
+                self._note(_EndedOperation(name, began, ended, context, found, conversation))
             return result
 
         return noted
 
-    def _note(self, seen: _Seen) -> None:
-        self._seen.append(seen)
-        if len(self._seen) >= _AT_ONCE:
+    def _note(self, operation: _EndedOperation) -> None:
+        self._ended.append(operation)
+        if len(self._ended) >= _AT_ONCE:
             self.flush()
-        elif seen.ended >= self._due:  # else a timer runs, unless its event loop was closed
-            self._due = seen.ended + int(_DELAY * 1e9)
+        elif (
+            operation.ended >= self._due
+        ):  # otherwise a timer runs, unless its event loop was closed
+            self._due = operation.ended + int(_DELAY * 1e9)
             asyncio.get_running_loop().call_later(_DELAY, self.flush)
 
     def discarded(self, messages: int) -> None:
-        """Count messages that another worker deleted before this one knew."""
+        """Count appended messages that were discarded because another worker had deleted their conversation."""
         self._discarded.add(messages, context=Context())
 
     def flush(self) -> None:
         """Record all operations that have ended."""
         tokens = dict.fromkeys(self._counters, 0)
-        with suppress(IndexError):  # the thread of the twin took the last one
-            while self._seen:
-                self._record(seen := self._seen.popleft())
-                for name in seen.found.keys() & tokens.keys():
-                    tokens[name] += seen.found[name]
+        with suppress(IndexError):  # the thread for sync callers took the last one
+            while self._ended:
+                ended = self._ended.popleft()
+                self._record(ended)
+                for name in ended.found.keys() & tokens.keys():
+                    tokens[name] += ended.found[name]
         for name, number in tokens.items():
             self._counters[name].add(number, context=Context())
 
-    def _record(self, seen: _Seen) -> None:
-        operation, began, ended, context, found, conversation = seen
+    def _record(self, ended_operation: _EndedOperation) -> None:
+        operation, began, ended, context, found, conversation = ended_operation
         failed = {_ERROR: found["error"]} if "error" in found else None
         self._durations[operation].record((ended - began) / 1e9, failed, context)
         name = _OPERATIONS[operation]

@@ -42,7 +42,7 @@ def scope_of(
 
 
 def check_choice(store: ConversationStore, chosen: ScopeChoice | None) -> ScopeChoice | None:
-    """Return a scope choice; raise an error for an invalid one, or for no store, now and not at the first run.
+    """Check a scope choice and a store where they are passed, instead of at the first run; return the choice.
 
     Args:
         store: The store of the conversations.

@@ -1,7 +1,7 @@
-"""Sum what conversations stored, called and cost, for the inspector and the command line.
+"""Sum the stored tokens, calls and costs of conversations, for the inspector and the command line.
 
-The totals of a conversation come with its row of a listing, and those of its sub-agents with theirs. Tools, replaced
-answers and summaries need their logs, which `Sums.read` reads without large results.
+Listings have the totals of each conversation and of each sub-agent. The sums of tools, replaced answers and summaries
+need the logs, which `Sums.read` reads without large results.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from convstore.values.usage import Prices, Usage, cost_of
 
 _Sum = TypeVar("_Sum")
 _FIELDS = 4
-"""Fields of metadata with a table."""
+"""Number of metadata fields that get a table."""
 _MOST_GROUPS = 10_000
-"""Groups of a table; the values that come after them are summed together."""
+"""Groups of a table; all further values are summed in one group."""
 _OTHERS = "(others)"
 _WORD = re.compile(r"[^\s,;\[\]\"']+")
 
 
 @dataclass(slots=True)
 class GroupSum:
-    """Sums of the conversations of a group, or of a number of answers or summaries.
+    """Sums of a group of conversations, answers or summaries.
 
     Attributes:
         name: The name of the group.
-        number: The number of what is summed.
+        number: The number of conversations, answers or summaries.
         turns: Turns of the conversations, without those of sub-agents.
-        tokens: Tokens that they store, those of sub-agents among them, as in all that follows.
-        failed: Failed tool results in them.
+        tokens: Tokens that the conversations store. This and all following sums include sub-agents.
+        failed: Failed tool results.
         usage: Tokens as providers counted them.
-        unpriced: Those of models without a price.
-        cost: What all others cost.
+        unpriced: Tokens of models without a price.
+        cost: Cost of all other tokens.
     """
 
     name: str
@@ -63,7 +63,7 @@ class GroupSum:
     def add(
         self, family: Sequence[ConversationInfo], billed: Mapping[str, Usage], prices: Prices
     ) -> None:
-        """Add a conversation, those of its sub-agents, and the tokens that were billed for all by model."""
+        """Add a conversation, followed by those of its sub-agents, and the tokens billed for all of them, by model."""
         self.turns += family[0].turns
         self.tokens += sum(member.tokens for member in family)
         self.failed += sum(member.failed for member in family)
@@ -72,7 +72,7 @@ class GroupSum:
             self.add_billed(usage, prices.get(model))
 
     def add_billed(self, usage: Usage, price: Sequence[float] | None) -> None:
-        """Add tokens as a provider counted them, and what they cost."""
+        """Add tokens as a provider counted them, and their cost."""
         self.usage = self.usage.plus(usage)
         if price:
             self.cost += cost_of(usage, price)
@@ -80,7 +80,7 @@ class GroupSum:
             self.unpriced += usage.tokens
 
     def document(self, unit: str = "conversations", *stored: str) -> dict[str, Any]:
-        """Return the number of units, what is stored, and what was billed; None for what is not known."""
+        """Return the sums for JSON: the number under the name `unit`, the `stored` attributes, and `bill`."""
         return {
             "name": self.name,
             unit: self.number,
@@ -89,7 +89,7 @@ class GroupSum:
         }
 
     def bill(self) -> dict[str, Any]:
-        """Return what was billed, and what it cost; None for what is not known."""
+        """Return the billed tokens and their cost; None for a value that is not known."""
         billed = self.usage.tokens
         counts = {name: count if billed else None for name, count in self.usage._asdict().items()}
         return {
@@ -109,7 +109,7 @@ def billed_for(conversations: Iterable[ConversationInfo]) -> dict[str, Usage]:
 
 
 def bill_for(name: str, conversations: Iterable[ConversationInfo], prices: Prices) -> GroupSum:
-    """Return a group with the tokens of conversations, and what they cost."""
+    """Return a group with the billed tokens of conversations and their cost."""
     group = GroupSum(name)
     for model, usage in billed_for(conversations).items():
         group.add_billed(usage, prices.get(model))
@@ -117,7 +117,7 @@ def bill_for(name: str, conversations: Iterable[ConversationInfo], prices: Price
 
 
 def cost_columns(info: ConversationInfo, prices: Prices) -> dict[str, Any]:
-    """Return what a conversation cost, without its sub-agents, for a row of a list; nothing without prices."""
+    """Return the cost of a conversation without its sub-agents, for a row of a list; empty without prices."""
     bill = bill_for("", [info], prices).bill()
     return {name: bill[name] for name in ("cost", "tokens_without_price")} if prices else {}
 
@@ -125,7 +125,7 @@ def cost_columns(info: ConversationInfo, prices: Prices) -> dict[str, Any]:
 async def row_documents(
     store: ConversationStore, rows: Sequence[ListRow], prices: Prices
 ) -> list[dict[str, Any]]:
-    """Return the rows of a list as programs get them; a cost is without that of sub-agents."""
+    """Return the rows of a list for JSON; costs do not include sub-agents."""
     named = await host_of(store).titled([row.info for row in rows])
     return [
         document_of(row, info.title, cost_columns(row.info, prices))
@@ -135,7 +135,7 @@ async def row_documents(
 
 @dataclass(slots=True)
 class ToolSum:
-    """The calls of one tool and its results: how often each size occurs, and how many were read again."""
+    """Sums of one tool: its calls, failed results, results that were read again, and how often each size occurs."""
 
     name: str
     calls: int = 0
@@ -145,11 +145,11 @@ class ToolSum:
 
     @property
     def tokens(self) -> int:
-        """The size of all results."""
+        """The total size of the results, in tokens."""
         return sum(size * number for size, number in self.sizes.items())
 
     def percentile(self, percent: int) -> int:
-        """Return the smallest size of a result that so many percent of the results do not exceed; 0 without results.
+        """Return the smallest size that at least `percent` percent of the results do not exceed; 0 without results.
 
         >>> ToolSum("search", sizes=Counter([100, 200, 300, 9_000])).percentile(50)
         200
@@ -172,10 +172,10 @@ def by_tool(
 ) -> list[ToolSum]:
     """Return the sums of each tool in messages of one log, which are added to `sums`.
 
-    Those with the most failed results come first, then those with the most calls.
+    Tools are sorted by failed results, then by calls, both descending.
     """
     sums = {} if sums is None else sums
-    again = read_back_in(messages)
+    read_back = read_back_in(messages)
     names = names_of_results(messages)
     for stored in messages:
         for call in _calls_in(stored):
@@ -184,12 +184,12 @@ def by_tool(
             tool = _group(sums, names[stored.ordinal], ToolSum)
             tool.failed += stored.is_failed
             tool.sizes[stored.tokens] += 1
-            tool.read_back += stored.ordinal in again
+            tool.read_back += stored.ordinal in read_back
     return sorted(sums.values(), key=lambda tool: (-tool.failed, -tool.calls, tool.name))
 
 
 def names_of_results(messages: Sequence[StoredMessage]) -> dict[int, str]:
-    """Return the tool of each result by its ordinal: the name in it, or else that of its call; "" without either."""
+    """Return the tool's name of each result by its ordinal: from the result, else from its call, else ""."""
     called = dict[str | None, str]()
     names = dict[int, str]()
     for stored in messages:
@@ -201,18 +201,20 @@ def names_of_results(messages: Sequence[StoredMessage]) -> dict[int, str]:
 
 
 def read_back_in(messages: Sequence[StoredMessage]) -> set[int]:
-    """Return the ordinals of the results that a model read again, as far as messages of one log tell."""
-    asked = frozenset(_names_asked(messages))
-    if not asked:
+    """Return the ordinals of the results that a model read again, judged by the given messages of one log."""
+    requested = frozenset(_words_of_retrievals(messages))
+    if not requested:
         return set()
-    return {stored.ordinal for stored in messages if not asked.isdisjoint(_names(stored))}
+    return {
+        stored.ordinal for stored in messages if not requested.isdisjoint(_retrieval_ids(stored))
+    }
 
 
 def _calls_in(stored: StoredMessage) -> Sequence[Any]:
     return stored.message.tool_calls if isinstance(stored.message, AIMessage) else ()
 
 
-def _names_asked(messages: Iterable[StoredMessage]) -> Iterator[str]:
+def _words_of_retrievals(messages: Iterable[StoredMessage]) -> Iterator[str]:
     """Yield the words in the arguments of calls that read results again."""
     for stored in messages:
         for call in _calls_in(stored):
@@ -220,10 +222,10 @@ def _names_asked(messages: Iterable[StoredMessage]) -> Iterator[str]:
                 yield from _WORD.findall(json.dumps(call["args"], default=repr))
 
 
-def _names(stored: StoredMessage) -> set[str]:
-    """Return the names by which a result can be read again: its id, its ordinal, the numbers of its sources.
+def _retrieval_ids(stored: StoredMessage) -> set[str]:
+    """Return the ids by which a result can be read again: its message id, its ordinal, the numbers of its sources.
 
-    A page of the retrieval tool has the numbers of others.
+    A page of the retrieval tool has no numbers of its own, only those of the results that it repeats.
     """
     message = stored.message
     if not isinstance(message, ToolMessage):
@@ -235,15 +237,15 @@ def _names(stored: StoredMessage) -> set[str]:
 class Sums:
     """Sums of conversations: together, by each scope key, by the first fields of metadata, and by model.
 
-    What their sub-agents stored, called and cost is in all of them, and what was billed for it stands apart once more.
-    As far as logs are read, also by tool, and of replaced answers and summaries. The size of the sums is bounded,
-    however many conversations are added.
+    All sums include sub-agents; the tokens billed for sub-agents are also summed separately. Conversations whose logs
+    are read are also summed by tool, and their replaced answers and summaries separately. The size of the sums is
+    bounded, however many conversations are added.
 
     Attributes:
         prices: The prices by model.
-        together: All of them.
-        logs: Conversations whose logs were read, with those of their sub-agents; `unread` of those that are damaged or
-            were deleted meanwhile.
+        together: The sums of all conversations.
+        logs: Number of conversations whose logs were read, each with those of its sub-agents.
+        unread: Number of conversations whose logs could not be read, as they are damaged or were deleted meanwhile.
     """
 
     def __init__(self, scope_keys: Sequence[str], prices: Prices) -> None:
@@ -279,7 +281,7 @@ class Sums:
         self._damaged += bool(info.problem)
         for name in info.metadata:
             if name not in self._fields and len(self._fields) < _FIELDS:
-                # those before have no value
+                # the conversations added before have no value for this field
                 self._fields[name] = {"": replace(self.together, name="")}
         self.together.add(family, billed, self.prices)
         for key, groups in self._tables.items():
@@ -293,7 +295,7 @@ class Sums:
             model.add_billed(usage, self.prices.get(name))
 
     async def read(self, store: ConversationStore, info: ConversationInfo) -> None:
-        """Add what the logs of a conversation and its sub-agents tell; their totals are added by `add`."""
+        """Add the sums from the logs of a conversation and its sub-agents; their totals are added by `add`."""
         try:
             for member in [member async for member in with_children(store, info)]:
                 await self._read_log(store.conversation(**member.scope))
@@ -319,7 +321,7 @@ class Sums:
                 self._replaced.add_billed(usage_in(message) or Usage(), price)
 
     def document(self) -> dict[str, Any]:
-        """Return all sums: what several conversations share, the largest first; None for what is not known."""
+        """Return all sums for JSON, the largest group of each table first; None for a value that is not known."""
         models = sorted(self._models.values(), key=lambda model: -model.usage.tokens)
         found = {
             "damaged": self._damaged,
@@ -340,7 +342,7 @@ class Sums:
         }
 
     def _shared(self) -> Iterator[tuple[str, list[GroupSum]]]:
-        """Yield the tables in which a named group has several conversations, those with the most of them first."""
+        """Yield the tables in which a named group has several conversations; groups are sorted by size, descending."""
         fields = {f"metadata {name}": groups for name, groups in self._fields.items()}
         for title, groups in (self._tables | fields).items():
             found = sorted(groups.values(), key=lambda group: -group.number)
@@ -353,12 +355,12 @@ def _stored(group: GroupSum) -> dict[str, Any]:
 
 
 def _text_of(value: Any) -> str:
-    """Return a value of metadata as text; "" for none, and for a list or an object."""
+    """Return a value of metadata as text; "" for a missing value, a list or an object."""
     return str(value) if isinstance(value, str | int | float) else ""
 
 
 def _group(groups: dict[str, _Sum], name: str, new: Callable[[str], _Sum]) -> _Sum:
-    """Return the group with a name, made if it is missing; that of all others if there are too many."""
+    """Return the group with a name, which is made if it is missing; the group of all others if there are too many."""
     if name not in groups and len(groups) >= _MOST_GROUPS:
         name = _OTHERS
     if name not in groups:

@@ -17,7 +17,7 @@ from convstore import Conversation, ConversationStore
 from convstore.exceptions import TurnClosedError
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langgraph import ConversationState, append_node, load_node, view_of
-from convstore.ext.langgraph.hearing import _HEARING
+from convstore.ext.langgraph.model_streams import _STREAM_HANDLER
 from convstore.testing.fixtures import ahead
 
 ASKED = {"messages": [HumanMessage("Do seals sleep?", id="r1")]}
@@ -87,7 +87,7 @@ async def test_a_stop_ends_a_streamed_call_of_a_node(
 
     A graph that holds its turn itself raises TurnClosedError; the exit of a session swallows it.
     """
-    known = set(_HEARING.get()._calls)
+    known = set(_STREAM_HANDLER.get()._calls)
     going = asyncio.Event()
     graph = _graph(chat, _streaming("They ", going, "do.", "All."), drafts=str.upper)
     working = asyncio.ensure_future(stream(graph, chat))
@@ -109,7 +109,7 @@ async def test_a_stop_ends_a_streamed_call_of_a_node(
         )
         == 0
     )
-    assert set(_HEARING.get()._calls) <= known
+    assert set(_STREAM_HANDLER.get()._calls) <= known
 
 
 async def _ask_graph(chat: Conversation, model: Any) -> Any:
@@ -218,9 +218,9 @@ async def test_models_outside_of_graphs_are_not_heard(chat: Conversation, databa
     async with await chat.turn("r1", human="Do seals sleep?") as turn:
         await load_node(chat.store, drafts=True).ainvoke(ASKED, {"configurable": chat.scope})
         model = PausingModel(replies=["They ", "do."])
-        known = set(_HEARING.get()._calls)
+        known = set(_STREAM_HANDLER.get()._calls)
         async for _ in turn.stream(model.astream("Do seals sleep?")):
-            assert set(_HEARING.get()._calls) <= known
+            assert set(_STREAM_HANDLER.get()._calls) <= known
         assert turn.answer
     assert (
         await database["drafts"].count_documents(

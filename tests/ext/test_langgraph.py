@@ -923,7 +923,8 @@ async def test_messages_under_another_key_are_not_lost_silently(
         graph = StateGraph(Elsewhere).add_node("node", node)
         graph.add_edge(START, "node")
         with pytest.raises(
-            InvalidInputError, match="no messages under `messages`; make it of MessagesState"
+            InvalidInputError,
+            match="no messages under `messages`; derive its schema from MessagesState",
         ):
             await graph.compile().ainvoke({"chat": [HumanMessage("one")]}, config)
 

@@ -295,7 +295,7 @@ async def test_an_agent_around_a_call_of_the_model_may_not_share_its_conversatio
 
     middleware = [ConversationMiddleware(store), Asking()]
     outer = create_agent(ScriptedModel(replies=[AIMessage("Never.")]), middleware=middleware)
-    with pytest.raises(InvalidScopeError, match=r"called by another one.*scope="):
+    with pytest.raises(InvalidScopeError, match=r"called by another agent.*scope="):
         await outer.ainvoke({"messages": [("user", "?")]}, {"configurable": ADA})
     assert kinds(await log_of(store.conversation(**ADA))) == [("human", "?")]
 

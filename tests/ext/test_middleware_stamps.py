@@ -17,7 +17,7 @@ from langchain_core.tools import tool
 
 from convstore import ConversationStore, HistoryPolicy
 from convstore.ext.langchain import ConversationMiddleware
-from convstore.ext.langchain.beside import RequestMeter
+from convstore.ext.langchain.request_parts import RequestMeter
 from convstore.messages.filing import last_question
 from convstore.messages.tokens import count
 from convstore.summarization import CompactionRule, HeadTailSummarizer

@@ -21,7 +21,7 @@ from convstore import Conversation, ConversationStore
 from convstore.exceptions import TurnBusyError
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langgraph import ConversationState, append_node, load_node, view_of
-from convstore.ext.run_turns import _RUNS
+from convstore.ext.run_turns import _TRACKER
 from convstore.mongo.turn_leases import TurnLeases
 from convstore.testing.fixtures import ahead
 
@@ -129,7 +129,7 @@ async def test_each_step_of_a_long_run_keeps_its_lease(chat: Conversation) -> No
     @tool
     async def work() -> str:
         """Work for 14 minutes."""
-        [turns] = _RUNS.turns.values()
+        [turns] = _TRACKER.turns.values()
         seen.append(turns.held[0]._unattended)
         turns.held[0]._unattended += 840.0
         return "worked"
@@ -156,7 +156,7 @@ async def test_a_lease_is_renewed_while_a_tool_or_a_chain_works(
     monkeypatch.setattr(TurnLeases, "find", counted)
 
     async def wait_long() -> None:
-        [turns] = _RUNS.turns.values()
+        [turns] = _TRACKER.turns.values()
         turns.held[0]._unattended += 900.0
         for _ in range(looks.qsize() + 3):
             await looks.get()
@@ -205,7 +205,7 @@ async def _parts(_: Any) -> AsyncIterator[str]:
 
 async def _lapse_of_lease() -> None:
     """Wait until the run in progress loses its lease, after 15 minutes in which it does nothing."""
-    [turns] = _RUNS.turns.values()
+    [turns] = _TRACKER.turns.values()
     [turn] = turns.held
     assert turn._unattended < 900.0
     turn._unattended += 900.0
@@ -240,7 +240,7 @@ async def test_the_next_question_is_taken_at_once_after_any_way_out(chat: Conver
             await way(agent, chat)
         await _is_free(chat)
         await chat.delete()
-    assert (_RUNS.turns, _RUNS._runs) == ({}, {})
+    assert (_TRACKER.turns, _TRACKER._runs) == ({}, {})
 
 
 async def test_parallel_branches_of_one_graph_share_the_turn(chat: Conversation) -> None:
@@ -367,7 +367,7 @@ async def _stopped(chat: Conversation, runnable: Any, going: asyncio.Event) -> N
             await asyncio.sleep(0.01)
         assert await chat.stop("q1")
         if kind == "graph":  # the node's model is stopped at its next token, an agent's at once
-            [turns] = _RUNS.turns.values()
+            [turns] = _TRACKER.turns.values()
             await turns.held[0].held.lease.ended.wait()
             going.set()
         await asyncio.wait({reading})

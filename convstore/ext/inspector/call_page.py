@@ -26,7 +26,14 @@ from convstore.ext.inspector.comparison import PARTS, View
 from convstore.ext.inspector.rendering import number_in, render, what_if_in
 from convstore.ext.inspector.strip import strip_of
 from convstore.ext.inspector.text import as_json
-from convstore.ext.model_calls import AROUND, UNEXPECTED, Calls, Kept, ModelCall, kept_between
+from convstore.ext.model_calls import (
+    AROUND,
+    UNEXPECTED,
+    CachedPrefix,
+    Calls,
+    ModelCall,
+    cached_prefix,
+)
 from convstore.ext.sums import GroupSum, bill_for, billed_for
 from convstore.integration import host_of, row_of
 from convstore.messages.usage import usage_in
@@ -239,7 +246,7 @@ def _has_own_policy(moment: StoredMessage | None, *, is_what_if: bool) -> bool:
 
 async def _compared(
     request: Request, chat: Conversation, calls: Calls, view: View, before: View | None
-) -> tuple[View | None, Kept]:
+) -> tuple[View | None, CachedPrefix]:
     """Return the view of the call before, and how much of it a cache has.
 
     The stamps alone tell if this version does not know the policy of the call before; without stamps nothing does.
@@ -251,8 +258,8 @@ async def _compared(
         with suppress(InvalidInputError):
             before = await load_view(request, chat, earlier, before=1)
     if before is None:
-        return None, Kept(0, cut)
-    return before, kept_between(before.history, view.history, cut)
+        return None, CachedPrefix(0, cut)
+    return before, cached_prefix(before.history, view.history, cut)
 
 
 async def _upcoming(request: Request, chat: Conversation, calls: Calls, view: View) -> View | None:

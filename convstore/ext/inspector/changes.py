@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.ext.inspector.comparison import View, reason_at
 from convstore.ext.inspector.text import sent_text
-from convstore.ext.model_calls import form_of, kept_between, same_beginning
+from convstore.ext.model_calls import cached_prefix, form_of, same_beginning
 from convstore.messages.provenance import kind_of
 from convstore.types import PastView, ViewReason
 from convstore.values.explanations import STATES, cause_of_stub, limit_of
@@ -104,7 +104,7 @@ def changes_between(
 
     `has_ended` says so of the turn of an ordinal, and `cut_by` is the cause that `break_between` names.
     """
-    kept = kept_between(before.history, after.history, cut_by)
+    kept = cached_prefix(before.history, after.history, cut_by)
     causes = list(_causes(before.history, after.history, has_ended))
     states = _STATES_BY_CAUSE.get(cut_by, ())
     named = [text for state, text in causes if state in states]

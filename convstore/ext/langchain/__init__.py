@@ -1,7 +1,7 @@
 """Integrations that need the package langchain, the extra of the same name.
 
-`ConversationMiddleware` attaches a store to an agent of ``create_agent``. `resume_command` resumes one that waits for a
-person.
+`ConversationMiddleware` attaches a store to an agent of ``create_agent``. `resume_command` resumes an agent that waits
+for a person.
 """
 
 from __future__ import annotations

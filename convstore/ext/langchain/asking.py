@@ -1,4 +1,4 @@
-"""Ask the model: keep a draft of a streamed reply, and end the call if somebody stops the turn."""
+"""Call the model: keep a draft of a streamed reply, and cancel the call if the turn is stopped."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from convstore.wire.streams import StreamedReply
 _Response = ModelResponse[Any]
 
 
-class _Heard(BaseCallbackHandler):
-    """Puts the last reply together that a model streams to the agent; a model that does not stream is not heard."""
+class _StreamCollector(BaseCallbackHandler):
+    """Collects the last reply that a model streams to the agent; it stays empty for a model that does not stream."""
 
     run_inline = True
 
@@ -37,7 +37,7 @@ class _Heard(BaseCallbackHandler):
     def on_chat_model_start(
         self, *_: Any, run_id: UUID, tags: Sequence[str] | None = None, **__: Any
     ) -> None:
-        """Forget a call that failed, or was repeated."""
+        """Begin a reply; that of an earlier call, which failed or is repeated, is discarded."""
         if NO_STREAM not in (tags or ()):
             self.reply = StreamedReply()
             self._run = run_id
@@ -48,8 +48,8 @@ class _Heard(BaseCallbackHandler):
             self.reply.add(chunk.message)
 
     @property
-    def said(self) -> AIMessage:
-        """Text that was streamed so far, without calls."""
+    def partial_message(self) -> AIMessage:
+        """The text that was streamed so far, without calls."""
         message = self.reply.message()
         return AIMessage(
             self.reply.text, id=message.id, response_metadata=message.response_metadata
@@ -64,34 +64,34 @@ async def ask(
 ) -> _Response:
     """Call the model. With `redact` a draft of its streamed reply is kept until the reply is appended.
 
-    If the turn is stopped meanwhile, or that of an agent around this one, the call is cancelled, and the reply is what
-    was said.
+    If the turn, or that of an enclosing agent, is stopped meanwhile, the call is cancelled and the reply is the text
+    that was streamed so far.
 
     Raises:
-        TurnClosedError: The turn was stopped before anything was said, or was over already: no model is asked.
+        TurnClosedError: The turn was over before the model was called, or was stopped before any text was streamed.
         TurnLostError: Another worker took the turn over.
     """
     own = TurnAccess(chat).held(turn_id)
     held = [turn for turn in (own, turn_around()) if turn]
     _check(held)
-    if own and own.refusal:  # of its reply
+    if own and own.refusal:  # the turn is over, so its reply would be refused
         raise own.refusal
-    heard = _Heard()
-    config = merge_configs(var_child_runnable_config.get() or {}, {"callbacks": [heard]})
+    stream = _StreamCollector()
+    config = merge_configs(var_child_runnable_config.get() or {}, {"callbacks": [stream]})
     async with AsyncExitStack() as stack:
         if redact and own:
-            drafting = own.drafting(lambda: redact(heard.reply.text), keeps=True)
+            drafting = own.drafting(lambda: redact(stream.reply.text), keeps=True)
             own.drafts.drop = await stack.enter_async_context(drafting)
         with set_config_context(config) as context:
             asking = asyncio.create_task(work(), context=context)
             response = await _until(asking, [turn.lease.ended for turn in held])
-        if response is None and not heard.reply.text:
+        if response is None and not stream.reply.text:
             _check(held)
-        return response or ModelResponse(result=[heard.said])
+        return response or ModelResponse(result=[stream.partial_message])
 
 
 def _check(held: Sequence[HeldTurn]) -> None:
-    """Raise an error if one of these turns is to be stopped, or was taken over."""
+    """Raise an error if one of these turns is being stopped, or was taken over by another worker."""
     for turn in held:
         turn.lease.check(may_stop=False)
 
@@ -99,7 +99,7 @@ def _check(held: Sequence[HeldTurn]) -> None:
 async def _until(
     asking: asyncio.Task[_Response], ended: Sequence[asyncio.Event]
 ) -> _Response | None:
-    """Return what a call of the model gives; None if an event came first, which cancels the call."""
+    """Return the response of a model call; None if an event is set first, which cancels the call."""
     stopping = [asyncio.create_task(event.wait()) for event in ended]
     try:
         await asyncio.wait({asking, *stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -109,4 +109,5 @@ async def _until(
             each.cancel()
         await asyncio.wait({asking, *stopping})
         if not asking.cancelled():
-            asking.exception()  # seen, if it came as the call was cancelled
+            # retrieved, so that asyncio does not log an error raised during the cancellation
+            asking.exception()

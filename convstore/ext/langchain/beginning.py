@@ -1,4 +1,4 @@
-"""Begin a run: join the agent's state with the log, and find out whether the question was asked before."""
+"""Begin a run: compare the agent's state with the log, and look up whether the question was asked before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from convstore.ext.checkpoints import (
 )
 from convstore.ext.langchain.parts import next_part, not_done
 from convstore.ext.langchain.resent import find_resent, removal
-from convstore.ext.langchain.results import OWN, is_of_no_call, may_be_structured
+from convstore.ext.langchain.results import OWN, lacks_call_id, may_be_structured
 from convstore.ext.langchain.run import (
     AgentRun,
     ConversationAgentState,
@@ -48,36 +48,39 @@ async def begin(chat: Conversation, rules: Rules, state: ConversationAgentState)
     """Load the view, remove earlier turns from the state, and look up the question in the log if its id was used.
 
     A new question costs one load. A message of an earlier turn that the log does not have, because its run was
-    interrupted, stays in the state and is appended with the question. Another graph may have added messages after the
-    question, if the agent is part of one. Returns the run, and the changes to the state's messages, which complete an
-    answered turn, or remove an input that is refused, so that the thread takes the next one.
+    interrupted, stays in the state and is appended with the question. In a nested agent, nodes of the outer graph may
+    have added messages after the question.
+
+    Returns:
+        The run, and the changes to the state's messages. They add the stored messages of an answered turn, or remove a
+        refused input, so that the thread can continue with another one.
     """
     run = AgentRun(chat, rules)
-    joined = _Joining(run, state, await load(run))
-    await joined.go_back()
-    await joined.find_logged()
-    if unimported := await joined.find_unimported():
+    start = _RunStart(run, state, await load(run))
+    await start.go_back()
+    await start.find_logged()
+    if unimported := await start.find_unimported():
         return unimported
-    await joined.leave_out_repeated()
+    await start.leave_out_repeated()
     try:
-        await joined.leave_out_resent()
+        await start.leave_out_resent()
     except (HistoryDivergedError, UntrustedMessageError) as refusal:
-        return joined.refused(refusal)
-    await joined.find_question()
-    await joined.name_question()
-    return await joined.begun()
+        return start.refused(refusal)
+    await start.find_question()
+    await start.name_question()
+    return await start.begun()
 
 
-class _Joining:
-    """The state of an agent while it is joined with the log.
+class _RunStart:
+    """The start of a run: each method compares one aspect of the agent's state with the log and adapts the state.
 
     Attributes:
         run: The run that begins.
         history: The view.
-        messages: The state's messages, as the run goes on with them.
-        changes: The changes to the state's messages that make these of them.
+        messages: The state's messages after the changes so far.
+        changes: The changes to the state that lead to `messages`.
         logged: Ids of messages that the log has.
-        trust: Whose messages are taken, with the ids of the agent's own ones.
+        trust: The middleware's rule about clients' messages, with the ids of the agent's own messages.
     """
 
     def __init__(self, run: AgentRun, state: ConversationAgentState, history: History) -> None:
@@ -85,9 +88,9 @@ class _Joining:
         self._rules = run.rules
         self._state = state
         self._is_inner = is_nested()
-        # The first step of a run without earlier checkpoints: all that the state has is the run's input.
+        # In the first step of a run without earlier checkpoints, the state is the run's input.
         self._is_first = run_config()[1].get("langgraph_step") == 1
-        no_call = [sent for sent in state["messages"] if is_of_no_call(sent)]
+        no_call = [sent for sent in state["messages"] if lacks_call_id(sent)]
         self.run = run
         self.history = history
         self.messages: Sequence[BaseMessage] = [
@@ -99,31 +102,31 @@ class _Joining:
 
     @property
     def _shown(self) -> set[str]:
-        """Ids of the messages of the log that the view has."""
+        """Ids of the messages of the log that are in the view."""
         return _logged_ids(self.history.messages)
 
     async def go_back(self) -> None:
         """Rewind the log if the run began at an older checkpoint."""
         if not may_be_behind(self.history, self.messages):
             return
-        branch = await go_back(self._chat, self.messages, self._rules.on_fork)
-        if branch:
+        rewound = await go_back(self._chat, self.messages, self._rules.on_fork)
+        if rewound:
             self.history = await load(self.run)
-            self.messages = branch.messages
-            self.changes += branch.changes
-            self.run.abandoned = branch.abandoned
+            self.messages = rewound.messages
+            self.changes += rewound.changes
+            self.run.abandoned = rewound.abandoned
 
     async def find_logged(self) -> None:
-        """Find out which messages of the state the log has; not of the question, which costs nothing if it is new."""
+        """Look up which messages of the state the log has, except the question: a new question costs no command."""
         self.logged = self._shown & ids_of(self.messages)
         question = last_question(self.messages) or 0
         others = [*self.messages[:question], *self.messages[question + 1 :]]
         self.logged |= await ids_in_log(self._chat, _logged_ids(others) - self.logged)
 
     async def find_unimported(self) -> Begun | None:
-        """Return the refused run of a thread that began without convstore; None for any other.
+        """Return the refused run of a thread that began without convstore; None for any other thread.
 
-        Its answers would be lost, because only its questions are taken. A thread that a run with convstore began has an
+        Its answers would be lost, because only its questions are accepted. A thread that began with convstore has an
         owner in its state. The input is removed from the state.
         """
         is_ours = self._is_inner or self._is_first or self._rules.trust.is_all
@@ -145,39 +148,39 @@ class _Joining:
         return RefusedRun(self._chat, refusal, is_unimported=True), removed
 
     async def leave_out_repeated(self) -> None:
-        """Leave out what nodes of the graph around the agent said again when an earlier question was repeated.
+        """Remove human messages that nodes of an outer graph made again when an earlier question was repeated.
 
-        A repeated request gets the words of the log, and what the log has gets nothing. The outer state keeps them,
-        because an agent in it can only add to that. They are no questions of a person.
+        They repeat logged messages under new ids, and are not questions of a person. Only the agent's state loses them:
+        a nested agent can only add to the outer state.
         """
         if not self._is_inner:
             return
-        again = self._said_before()
-        origins = await find_origins(ids_of(again), is_outer=True) if again else None
+        repeated = self._repeated_texts()
+        origins = await find_origins(ids_of(repeated), is_outer=True) if repeated else None
         sources = origins.sources if origins else {}
-        gone = {id_ for id_ in ids_of(again) if sources.get(id_) == "loop"}
-        self.changes += [removal(each) for each in self.messages if each.id in gone]
-        self.messages = [each for each in self.messages if each.id not in gone]
+        removed = {id_ for id_ in ids_of(repeated) if sources.get(id_) == "loop"}
+        self.changes += [removal(each) for each in self.messages if each.id in removed]
+        self.messages = [each for each in self.messages if each.id not in removed]
 
-    def _said_before(self) -> list[BaseMessage]:
-        """Return the human messages before the question that the log lacks, in the words of another one that it has."""
+    def _repeated_texts(self) -> list[BaseMessage]:
+        """Return the unlogged human messages before the question whose text equals that of a message in the view."""
         known = {shown.text for shown in self.history.messages}
-        earlier = self.messages[: last_question(self._asked()) or 0]
+        earlier = self.messages[: last_question(self._through_question()) or 0]
         new = [each for each in earlier if each.id not in self.logged]
         return [each for each in new if each.type == "human" and each.text in known]
 
-    def _asked(self) -> Sequence[BaseMessage]:
-        """Return the messages up to the question on which the run of the graph around the agent works."""
+    def _through_question(self) -> Sequence[BaseMessage]:
+        """Return the messages up to the question on which the outermost graph's run works."""
         question = graph_question(self._chat, ids_of(self.messages))
         at = (at for at, message in enumerate(self.messages) if message.id == question)
         return self.messages[: next(at, len(self.messages)) + 1]
 
     async def leave_out_resent(self) -> None:
-        """Leave out what a client sent again.
+        """Remove messages that a client sent again.
 
         Raises:
-            HistoryDivergedError: It sent another history than that of the log.
-            UntrustedMessageError: It sent what clients may not send.
+            HistoryDivergedError: The client sent a history that differs from the log.
+            UntrustedMessageError: The client sent a message that clients may not send.
         """
         self.trust = replace(self._rules.trust, own=self._own_ids())
         is_client = self._is_first and not self._is_inner
@@ -191,33 +194,33 @@ class _Joining:
             self.logged |= resent.logged
 
     def _own_ids(self) -> frozenset[str]:
-        """Return the ids of those messages that the agent or a node around it made, and that the log may lack."""
+        """Return the ids of the messages that the agent or a node of an outer graph made, and that the log may lack."""
         own = set(self._state.get(OWN, ()))
         unknown = [sent for sent in self.messages if sent.id not in self.logged]
         made = [sent for sent in unknown if own and digest_of_messages([sent]) in own]
-        return frozenset(ids_of([*made, *self._words_of_nodes()]))
+        return frozenset(ids_of([*made, *self._human_messages_of_nodes()]))
 
-    def _words_of_nodes(self) -> list[BaseMessage]:
-        """Return what nodes of the graph around the agent have said as a user: what follows the question of its run."""
-        after = self.messages[len(self._asked()) :] if self._is_inner else []
+    def _human_messages_of_nodes(self) -> list[BaseMessage]:
+        """Return the human messages that nodes of an outer graph made: those after the question of its run."""
+        after = self.messages[len(self._through_question()) :] if self._is_inner else []
         return [message for message in after if message.type == "human"]
 
     def refused(self, refusal: HistoryDivergedError | UntrustedMessageError) -> Begun:
-        """Return the run of an input that is refused, and the changes that remove it from the state."""
-        taken = self.logged | self.trust.own
-        removed = [removal(message) for message in self.messages if message.id not in taken]
+        """Return a run that refuses its input, and the changes that remove the input from the state."""
+        accepted = self.logged | self.trust.own
+        removed = [removal(message) for message in self.messages if message.id not in accepted]
         return RefusedRun(self._chat, refusal), [*self.changes, *removed]
 
     async def find_question(self) -> None:
         """Take the question of the turn in progress from the log if the state has no messages.
 
-        The run then repeats the stored steps of that turn, as for a question that is sent again. A run that is resumed
-        on a thread without the checkpoint of its interrupt begins so.
+        This happens if a run is resumed on a thread that lost the checkpoint of its interrupt. The run then repeats the
+        stored steps of that turn, as for a question that is sent again.
         """
         if self.messages:
             return
         turn_id = open_turn_of(self.history)
-        entered = TurnAccess(self._chat).entered()  # views lack another answer until it is there
+        entered = TurnAccess(self._chat).entered()  # views do not show an unfinished variant
         if entered and not entered.record.is_finished:
             turn_id = entered.record.turn_id
         if found := await read_turn(self._chat, turn_id):
@@ -252,13 +255,13 @@ class _Joining:
                 "`regenerate` of `chat.turn`"
             )
         if run.turn_id in self.logged or len(turn) > 1:
-            self.changes += await self._found_again(turn)
+            self.changes += await self._continue_turn(turn)
         elif is_over:
-            run.view.before = self.history.messages  # else it has all of an unfinished turn
+            run.view.before = self.history.messages  # otherwise it would include an unfinished turn
         return run, self.changes
 
     async def _question(self) -> str | None:
-        """Return the newest question; in a graph around the agent, the one on which its run works."""
+        """Return the id of the newest question; in a nested agent, of the question on which the outer run works."""
         newest = last_turn_of(self.messages)
         if newest is None or not self._is_inner:
             return newest
@@ -267,29 +270,29 @@ class _Joining:
         return graph_question(self._chat, ids, known)
 
     async def _turn_of(self, question: str) -> str:
-        """Return the turn of a human message, which may be the words of a node of an earlier run."""
+        """Return the turn of a human message, which a node of an earlier run may have made."""
         if question not in self._shown:
             return question
         return await _turn_in_log(self._chat, question) or question
 
     def _without_earlier(self) -> list[BaseMessage]:
-        """Remove what the log has of earlier turns, and what clients may not send; return the messages of the turn."""
+        """Remove logged messages of earlier turns and forbidden ones of clients; return the messages of the turn."""
         start = last_question(self.messages) or 0
         turn = list(self.messages[start:])
         removed = self._earlier_in_log(self.messages[:start]) - ids_of(turn)
         if not self.trust.is_all:
             removed |= ids_of(message for message in turn if is_made_up(message))
         if not self.trust.is_all and self.run.turn_id not in self.logged:
-            removed |= ids_of(turn) & self.logged  # none can follow a new question
+            removed |= ids_of(turn) & self.logged  # logged messages cannot follow a new question
         self.changes += [removal(message) for message in self.messages if message.id in removed]
         return [message for message in turn if message.id not in removed]
 
     def _earlier_in_log(self, earlier: Sequence[BaseMessage]) -> set[str]:
-        """Return the ids of messages of earlier turns that the log has, or that no log has."""
+        """Return the ids of earlier messages that are logged, or that are never logged, such as notes."""
         return ids_of(each for each in earlier if each.id in self.logged or is_made_up(each))
 
-    async def _found_again(self, turn: Sequence[BaseMessage]) -> Iterable[BaseMessage]:
-        """Look up a turn that may have begun before; return the changes to the state's messages."""
+    async def _continue_turn(self, turn: Sequence[BaseMessage]) -> Iterable[BaseMessage]:
+        """Continue a turn that an earlier run may have begun; return the changes to the state's messages."""
         run = self.run
         found = await read_turn(self._chat, run.turn_id)
         if found is None:
@@ -309,7 +312,7 @@ class _Joining:
         if run.is_answered:
             run.ahead = _until_answer(found)
             return self._with_answer(turn[0], run.ahead)
-        # They enter the state again one by one, so that each passes the hooks that it had not passed.
+        # They enter the state again one by one, so that each passes the hooks that it has not passed yet.
         return [removal(message) for message in turn[1:]]
 
     def _with_answer(
@@ -317,7 +320,7 @@ class _Joining:
     ) -> Iterable[BaseMessage]:
         """Return the changes that put a stored answer, with the steps before it, after its question.
 
-        A state that had lost the question may have the answer before it, where an update would leave it.
+        If the state had lost the question, the answer may precede it. An update under the same ids would not move it.
         """
         start = last_question(self.messages) or 0
         if ids_of(answer).isdisjoint(ids_of(self.messages[:start])):
@@ -327,25 +330,26 @@ class _Joining:
     def _at_end(
         self, new: Sequence[BaseMessage], moved: Iterable[BaseMessage]
     ) -> list[BaseMessage]:
-        """Return the changes that put messages at the end of the state, without others that it has."""
-        gone = ids_of(moved) | {str(each.id) for each in self.changes if each.type == "remove"}
-        kept = [message for message in self.messages if message.id not in gone]
+        """Return the changes that remove the messages `moved` from the state and put `new` at its end."""
+        removed = ids_of(moved) | {str(each.id) for each in self.changes if each.type == "remove"}
+        kept = [message for message in self.messages if message.id not in removed]
         return [RemoveMessage(REMOVE_ALL_MESSAGES), *kept, *new]
 
     def _note_logged(self) -> None:
-        """Note the messages of the turn as logged, so that other content is a conflict."""
+        """Record the messages of the turn with their logged content, so that other content is a conflict."""
         if not self.trust.is_all:
             self.run.note(self.run.turn[1:])
 
     def _next_part(self, rest: Sequence[BaseMessage], found: TurnRecord) -> list[BaseMessage]:
-        """Repeat what the agent in this place did in an earlier run of the graph; return the changes to the state.
+        """Repeat this agent's part of an earlier run of the graph; return the changes to the state.
 
-        Where nodes have given the state replies that the log lacks, those of their places are passed over.
+        For each reply of the state that the log lacks, which a node must have made, one stored part is skipped.
         """
         run = self.run
         self._note_logged()
         if any(sent.id in run.logged for sent in run.missing(self.messages)):
-            return []  # with other content, which the append refuses
+            # the state has other content for a logged message; the append raises the conflict
+            return []
         replies = [each for each in self.messages if isinstance(each, AIMessage)]
         part = next_part(rest, found, skip=len(ids_of(replies) - self.logged))
         run.ahead = part.messages
@@ -357,21 +361,21 @@ class _Joining:
 
 
 def _answers(messages: Iterable[BaseMessage]) -> set[str]:
-    """Return the ids of replies, results and other messages that no user wrote, but not of summaries."""
+    """Return the ids of all messages except human ones and those that are never logged, such as summaries."""
     return ids_of(each for each in messages if each.type != "human" and not is_made_up(each))
 
 
 def _logged_ids(messages: Iterable[BaseMessage]) -> set[str]:
-    """Return the ids of messages without those that no log has, such as notes."""
+    """Return the ids of messages, except those that are never logged, such as notes."""
     return ids_of(message for message in messages if not is_made_up(message))
 
 
 async def _lost_question(
     chat: Conversation, history: History, logged: Collection[str]
 ) -> str | None:
-    """Return the question of the last message of a state that a view has, though the state has lost the question.
+    """Return the question of a state that has lost it: the question of its last message in the view.
 
-    Two commands, if there is such a message.
+    None without such a message. Two commands if there is one, else no command.
     """
     shown = [str(message.id) for message in history.messages if message.id in logged]
     if not shown:
@@ -380,9 +384,9 @@ async def _lost_question(
 
 
 async def _turn_in_log(chat: Conversation, message_id: str) -> str:
-    """Return the turn that a message belongs to, "" for none, and for one that the log does not have. Two commands."""
-    for place in (await log_of(chat).find([message_id])).values():
-        for stored in await chat.list_messages(after=place.ordinal - 1, limit=1):
+    """Return the id of the turn that a message belongs to; "" without a turn or if the log lacks it. Two commands."""
+    for found in (await log_of(chat).find([message_id])).values():
+        for stored in await chat.list_messages(after=found.ordinal - 1, limit=1):
             return stored.turn_id
     return ""
 
@@ -390,7 +394,7 @@ async def _turn_in_log(chat: Conversation, message_id: str) -> str:
 async def _only_here(
     chat: Conversation, later: Sequence[BaseMessage], state: Sequence[BaseMessage]
 ) -> list[BaseMessage]:
-    """Return the messages of a turn that only the state has: their run was interrupted before it logged them."""
+    """Return the messages of a turn that only the state has, as their run was interrupted before it appended them."""
     known = ids_of(later)
     extra = [message for message in state if message.id not in known and not is_made_up(message)]
     logged = await ids_in_log(chat, ids_of(extra))
@@ -398,14 +402,14 @@ async def _only_here(
 
 
 def _is_answered(turn: Sequence[BaseMessage], found: TurnRecord) -> bool:
-    """Return True if the same question was answered, and the answer needs no further work."""
+    """Return True if the same question was answered and its answer cannot be a structured response."""
     if found.answer is None or turn[0] != found.messages[0]:
         return False
     return not may_be_structured(found.answer)
 
 
 def _until_answer(found: TurnRecord) -> list[BaseMessage]:
-    """Return the messages of an answered turn from its question to its answer, which late results may follow."""
+    """Return the messages of an answered turn after its question, through its answer; late results may follow it."""
     _, *later = messages_of(found)
     ids = [message.id for message in later]
     return later[: ids.index(found.answer.id) + 1] if found.answer else []

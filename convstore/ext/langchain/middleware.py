@@ -1,8 +1,8 @@
 """The middleware that attaches a store to an agent of LangChain's ``create_agent``.
 
-The hooks find the conversation of the run and call the functions of `steps`: async hooks on the store itself, sync
-hooks on its twin. Placed first, the middleware is the outermost around calls of the model and of tools, and runs last
-after the model.
+The hooks find the conversation of the run and call the functions of `steps`. Async hooks use the store itself, sync
+hooks its counterpart for sync callers. Placed first, the middleware is the outermost around calls of the model and of
+tools, and its hook after the model runs last.
 
 The module is long because each hook exists twice, sync and async, and the constructor documents every setting.
 """
@@ -41,23 +41,24 @@ from convstore.ext.around import conversation_of_run, redactor_of, working_on
 from convstore.ext.checkpoints import OnFork, check_owner, owner_of
 from convstore.ext.langchain.asking import ask
 from convstore.ext.langchain.beginning import begin
-from convstore.ext.langchain.beside import RequestMeter
+from convstore.ext.langchain.request_parts import RequestMeter
 from convstore.ext.langchain.results import (
     OWN,
     ToolOutput,
     as_output,
     as_stored,
+    as_stored_messages,
     call_position,
+    child_key,
     cut_result,
     digests,
     ending,
-    entering,
     give_result_ids,
     hands_over,
-    noted,
-    place_of,
+    messages_to_log,
     schema_names,
     structured_response,
+    with_digests,
     with_ids,
 )
 from convstore.ext.langchain.review import (
@@ -79,7 +80,7 @@ from convstore.ext.langchain.run import (
     RunReference,
     run_in,
 )
-from convstore.ext.langchain.steps import catch_up, end, hold, prepare, take_up
+from convstore.ext.langchain.steps import append_missing, end, hold, prepare, rebuild_run
 from convstore.ext.run_scope import ScopeChoice, check_choice
 from convstore.ext.run_turns import done_in_graph, is_in_graph
 from convstore.integration import ResultNumbering, agent_tools, host_of, run_sync
@@ -103,8 +104,8 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     Every message that enters the agent's state is in the log before the next step, once, under its id in the state. The
     model is shown the view of the log followed by this turn. The state holds this turn only, which keeps checkpoints
     small. A step that the log has is not run again: a question repeated under its id is answered from the log, or
-    continues where its run broke off. An agent that a tool of another one calls works below that call, as
-    `Conversation.child` says. Place it first in ``middleware=[...]``.
+    continues where its run broke off. An agent that is called by a tool of another agent works on the child
+    conversation of that call, see `Conversation.child`. Place the middleware first in ``middleware=[...]``.
 
     Async agents work on any store, sync agents on stores made by ``ConversationStore.connect``. The constructor does no
     I/O.
@@ -116,46 +117,47 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
             the model.
         policy: Policy of the view; None for the store's. This turn is shown whole as long as the budget allows.
         number_sources: Tools, functions, or names of either, whose sources get numbers of the conversation before the
-            model sees them, in addition to the results that say that they hold sources: documents, ``search_result``
-            blocks, responses of known search services, and texts that count their sources. () for no numbers at all.
+            model sees them. Results of other tools get numbers if their form shows that they hold sources: documents,
+            ``search_result`` blocks, responses of known search services, and texts that count their sources. () for no
+            numbers at all.
         tool_results: "at_once" appends the result of a tool at once, so that it survives a crash. "after_hooks" appends
-            it before the next call of the model: for middleware that changes results, such as
-            ``PIIMiddleware(apply_to_tool_results=True)``, so that the log has the changed ones.
+            it before the next call of the model. Use it with middleware that changes results, such as
+            ``PIIMiddleware(apply_to_tool_results=True)``, so that the log has the changed results.
         compact: Summarise after a turn if the rule of the store's summarizer requires it.
-        prompt: Appended to the agent's system prompt; "" for nothing.
+        prompt: Appended to the agent's system prompt; "" appends nothing.
         page_tokens: Size of a page of `retrieve_previous_sources`, 100 to 16,000.
         artifact: Show the model the rest of artifacts when it reads back, as `retrieve_previous_sources_tool` does.
         search_other_conversations: Scope keys such as ``("user_id",)``: the agent also gets `search_conversations`,
-            for the other conversations with the same values. None for no such tool.
+            for the other conversations with the same values. Without keys it does not get the tool.
         on_unencodable: As in `Conversation.append`.
         on_source_clash: As in `Conversation.append`.
-        on_fork: When a run begins at an older checkpoint: "rewind" rewinds the conversation to it, so that the model is
-            shown the branch, and `undo_rewind` brings the abandoned one back; "raise" raises `OlderCheckpointError`.
-        trust: "human" takes only human messages of what clients send, and removes the rest from the state; "all" is
-            for inputs that your application makes itself. By default as "human", and an error if other messages may be
-            those of `update_state` or of another node of a graph around the agent.
+        on_fork: The effect of a run that begins at an older checkpoint. "rewind" rewinds the conversation to that
+            checkpoint; `undo_rewind` restores the abandoned messages. "raise" raises `OlderCheckpointError`.
+        trust: The messages that are accepted from clients. "human" accepts only human messages and removes all others
+            from the state. "all" is for inputs that your application makes itself. The default is as "human", but
+            raises an error if a refused message may come from `update_state` or from another node of an outer graph.
         client_tools: As in `Conversation.append_history`.
         strict: As in `Conversation.append_history`.
         drafts: Keep a draft of the reply while an async run is streamed, as `TurnSession.stream` does, until the reply
-            is appended. A function redacts it: the text may hold what other middleware removes later.
-        review: Asks a person before some tools run: LangChain's ``HumanInTheLoopMiddleware``, passed here instead of to
-            the agent. A call that waits, and that it waits, is then in the log before the agent pauses, and
-            `Conversation.decide` records what the person says; see `resume_command`.
-        busy: If another run works on the conversation: "wait" waits for it, up to 30 seconds; "raise" raises
+            is appended. Pass a function to redact drafts: the text may have parts that other middleware removes later.
+        review: LangChain's ``HumanInTheLoopMiddleware``, which asks a person before some tools run, passed here instead
+            of to the agent. A waiting call is then in the log, marked as waiting, before the agent pauses, and
+            `Conversation.decide` records the person's decision; see `resume_command`.
+        busy: The effect of another run on the conversation: "wait" waits for its end, up to 30 seconds; "raise" raises
             `TurnBusyError`; "interrupt" asks another turn to stop, and waits.
-        on_dropped: Called for each call of the model with what it lacks of the log: what the `provider` of the policy
-            does not take, and thinking that its model would refuse; not called if there is nothing.
+        on_dropped: Called for each call of the model with the parts of the log that it is not sent: those that the
+            `provider` of the policy does not support, and thinking that its model would refuse. Not called if nothing
+            is left out.
 
     Attributes:
         store: The store.
         tools: `retrieve_previous_sources`, which the agent gets with the middleware.
 
     Raises:
-        InvalidInputError: An argument is invalid; from a run, that the conversation cannot take a message, that
-            `trust` has to be chosen, that `review` needs a checkpointer, or that `number_sources` names a tool that
-            the agent does not have.
-        InvalidScopeError: From a run, before anything is written: a scope key is missing, or an agent around this one
-            works on the same conversation outside a tool call.
+        InvalidInputError: An argument is invalid. From a run: the conversation cannot accept a message, `trust` has to
+            be chosen, `review` needs a checkpointer, or `number_sources` names a tool that the agent does not have.
+        InvalidScopeError: From a run, before anything is written: a scope key is missing, or an enclosing agent works
+            on the same conversation outside a tool call.
         OlderCheckpointError: From a run with ``on_fork="raise"``.
         SyncUnsupportedError: From a sync run on a store that works on your client.
     """
@@ -234,12 +236,12 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         request: ModelRequest[Any],
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> _ModelOutput:
-        """Append the messages of earlier hooks, and show the model the view and this turn."""
+        """Append the messages of earlier hooks, then call the model with the view and this turn."""
         self._numbering.check(request.tools)
         chat = self._chat(request.runtime)
         step = await self._prepare(chat, request)
         if isinstance(step.shown, AIMessage):
-            return _replayed(step, step.shown, request)
+            return _stored_reply(step, step.shown, request)
         shown = self._shown(request, step.run, step.shown)
 
         async def work() -> ModelResponse[Any]:
@@ -247,7 +249,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
 
         with working_on(chat):
             response = await ask(chat, step.run.turn_id, work, self._redact)
-        return _said(step, response, request)
+        return _new_reply(step, response, request)
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
@@ -257,17 +259,17 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         chat = self._chat(request.runtime)
         step = self._wait(chat, lambda conversation: self._prepare(conversation, request))
         if isinstance(step.shown, AIMessage):
-            return _replayed(step, step.shown, request)
+            return _stored_reply(step, step.shown, request)
         with working_on(chat):
             response = handler(self._shown(request, step.run, step.shown))
-        return _said(step, response, request)
+        return _new_reply(step, response, request)
 
     async def aafter_model(
         self, state: ConversationAgentState, runtime: Runtime[Any]
     ) -> dict[str, Any] | None:
-        """Append the model's message, as the other middleware left it, and let persons decide about its calls."""
+        """Append the model's message as other middleware changed it; with `review`, ask a person about its calls."""
         chat = self._chat(runtime)
-        run = await self._catch_up(chat, state)
+        run = await self._append_missing(chat, state)
         if self._review is None:
             return _run_reference(run, state) or None
         give_answer(await self._decided(run, state["messages"]))
@@ -282,7 +284,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     ) -> dict[str, Any] | None:
         """`aafter_model` for sync agents."""
         chat = self._chat(runtime)
-        run = self._wait(chat, lambda conversation: self._catch_up(conversation, state))
+        run = self._wait(chat, lambda conversation: self._append_missing(conversation, state))
         if self._review is None:
             return _run_reference(run, state) or None
         give_answer(self._wait(chat, lambda _: self._decided(run, state["messages"])))
@@ -304,7 +306,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         review = self._review
         give_answer(await self._decided(run, request.state["messages"], request.tool_call))
         try:
-            with working_on(chat, place_of(request), turn_id=run.turn_id):
+            with working_on(chat, child_key(request), turn_id=run.turn_id):
                 output: Any = cut_result(request.state["messages"], request.tool_call) or await (
                     review.awrap_tool_call(equipped, handler) if review else handler(equipped)
                 )
@@ -326,7 +328,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         call = request.tool_call
         give_answer(self._wait(chat, lambda _: self._decided(run, messages, call)))
         try:
-            with working_on(chat, place_of(request), turn_id=run.turn_id):
+            with working_on(chat, child_key(request), turn_id=run.turn_id):
                 output: Any = cut_result(request.state["messages"], request.tool_call) or (
                     review.wrap_tool_call(equipped, handler) if review else handler(equipped)
                 )
@@ -337,7 +339,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     async def aafter_agent(
         self, state: ConversationAgentState, runtime: Runtime[Any]
     ) -> dict[str, Any] | None:
-        """Append the remaining messages, and summarise if it is due."""
+        """Append the remaining messages, and summarise if a summary is due."""
         return await self._end(self._chat(runtime), state)
 
     def after_agent(
@@ -353,7 +355,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     def _wait(
         self, chat: Conversation, step: Callable[[Conversation], Coroutine[Any, Any, _Result]]
     ) -> _Result:
-        """Run a step on the store's twin, for a sync caller."""
+        """Run a step on the store's counterpart for sync callers."""
         return run_sync(chat, step, instead="`await agent.ainvoke(...)`")
 
     async def _begin(self, chat: Conversation, state: ConversationAgentState) -> dict[str, Any]:
@@ -362,7 +364,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         try:
             await check_owner(chat, state.get(OWNER), is_begin=True)
         except InvalidScopeError as refusal:
-            # the state is emptied: the other run must not be shown this input
+            # the state is emptied, because a run of the other conversation must not be shown this input
             return _begun(RefusedRun(chat, refusal), [RemoveMessage(REMOVE_ALL_MESSAGES)])
         run, changes = await begin(chat, self._rules, state)
         if isinstance(run, RefusedRun) and run.is_unimported:
@@ -373,27 +375,27 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         self, chat: Conversation, state: Any, messages: Sequence[BaseMessage]
     ) -> AgentRun:
         await check_owner(chat, state.get(OWNER))
-        return run_in(state, chat) or await take_up(
+        return run_in(state, chat) or await rebuild_run(
             chat, self._rules, messages, state.get(TURN) or None
         )
 
-    async def _prepare(self, chat: Conversation, request: ModelRequest[Any]) -> _Step:
+    async def _prepare(self, chat: Conversation, request: ModelRequest[Any]) -> _ModelStep:
         run = await self._run(chat, request.state, request.messages)
         shown = await prepare(run, request.messages, request.state["messages"])
         update = _run_reference(run, request.state) | await _owner(chat, request.state)
-        return _Step(run, shown, update)
+        return _ModelStep(run, shown, update)
 
-    async def _catch_up(self, chat: Conversation, state: ConversationAgentState) -> AgentRun:
+    async def _append_missing(self, chat: Conversation, state: ConversationAgentState) -> AgentRun:
         run = await self._run(chat, state, state["messages"])
         if run_in(state, chat) is None and run.missing(state["messages"]):
             warn_of_review(state)
-        await catch_up(run, state["messages"])
+        await append_missing(run, state["messages"])
         return run
 
     async def _decided(
         self, run: AgentRun, messages: Sequence[BaseMessage], call: ToolCall | None = None
     ) -> Any:
-        """Return what persons decided already about the calls that the review asks about next; None to ask them."""
+        """Return the recorded decisions on the calls that the review asks about next; None if any is missing."""
         if self._review is None or (call and call["name"] not in self._review.interrupt_on):
             return None
         held = await hold(run)
@@ -405,19 +407,14 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         state: ConversationAgentState,
         update: dict[str, Any] | GraphInterrupt | None,
     ) -> dict[str, Any] | None:
-        """Return the update of a review; results that it makes are appended, or are those that `decide` appended."""
+        """Return the update of a review. Its results are appended, or replaced by those that `decide` appended."""
         if isinstance(update, GraphInterrupt):
             await _pause(run, update, state["messages"])
         update = (update or {}) | _run_reference(run, state)
-        if said := update.get("messages"):
-            give_result_ids(said)
-            stored = {
-                str(result.id): result for result in run.ahead if isinstance(result, ToolMessage)
-            }
-            update["messages"] = whole = [
-                stored.get(str(message.id)) or message for message in said
-            ]
-            await catch_up(run, whole)
+        if messages := update.get("messages"):
+            give_result_ids(messages)
+            update["messages"] = messages = as_stored_messages(messages, run.ahead)
+            await append_missing(run, messages)
         return update or None
 
     async def _finished(self, run: AgentRun, request: ToolCallRequest, output: Any) -> ToolOutput:
@@ -427,7 +424,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         call = request.tool_call
         place = call_position(request.state["messages"], request.tool_call)
         named: ToolOutput = with_ids(output, call, place, turn_id=run.turn_id, taken=run.abandoned)
-        results = [each for each in entering(named, call) if isinstance(each, ToolMessage)]
+        results = [each for each in messages_to_log(named, call) if isinstance(each, ToolMessage)]
         tools = {str(call["id"]): call["name"]}
         named = with_results(named, await self._numbering.number(run.chat, results, tools=tools))
         if _ends_agent(request):
@@ -435,18 +432,18 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
                 named, {id(result): ending(result) for result in results_in(named)}
             )
         named = as_stored(named, run.ahead)
-        messages = entering(named, call)
+        messages = messages_to_log(named, call)
         if not self._appends_results:
-            return noted(named, messages)
-        await catch_up(run, messages)
+            return with_digests(named, messages)
+        await append_missing(run, messages)
         return named
 
     async def _stored(
         self, chat: Conversation, request: ToolCallRequest
     ) -> tuple[AgentRun, list[BaseMessage]]:
-        """Return the run, and what an earlier run stored of a call: the result and messages that the tool added.
+        """Return the run, and the messages that an earlier run stored for a call: the result and the tool's additions.
 
-        Nothing of a tool that handed over to an outer graph, so that it does so again.
+        Empty for a tool that handed over to an outer graph, so that it runs and hands over again.
         """
         messages = request.state["messages"]
         run = await self._run(chat, request.state, messages)
@@ -467,7 +464,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
     def _shown(
         self, request: ModelRequest[Any], run: AgentRun, messages: list[Any]
     ) -> ModelRequest[Any]:
-        """Return the request with the view and the whole prompt; the run notes what it has beside the messages."""
+        """Return the request with the view and the whole prompt; measure its prompt and tools for the stamp."""
         prompt = _with_prompt(request.system_message, self._prompt)
         shown = request.override(messages=messages, system_message=prompt)
         run.view.beside = self._meter.measure(shown, self.store.token_counter)
@@ -475,7 +472,7 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         return shown
 
     def _equipped(self, chat: Conversation, request: ToolCallRequest) -> ToolCallRequest:
-        """Return the call with a tool that knows its conversation."""
+        """Return the call with a tool that is bound to the conversation, if the tool needs that."""
         tool = request.tool
         bound = next((bind(chat) for own, bind in self._own_tools if tool is own), None)
         if bound is None:
@@ -483,13 +480,13 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         return request.override(tool=bound) if bound else request
 
 
-class _Step(NamedTuple):
-    """A step of the model.
+class _ModelStep(NamedTuple):
+    """A call of the model, or a stored reply that replaces the call.
 
     Attributes:
         run: The run.
-        shown: The messages for the model, or its earlier answer to this step.
-        update: What the state lacks of the run.
+        shown: The messages for the model, or its stored reply to this step.
+        update: The update that adds the run and the owner to a state that lacks them.
     """
 
     run: AgentRun
@@ -507,14 +504,14 @@ def _begun(run: AgentRun | RefusedRun, changes: list[BaseMessage]) -> dict[str, 
 
 
 def _run_reference(run: AgentRun, state: Any) -> dict[str, Any]:
-    """Return the update that puts a run into a state that has lost it; else {}."""
+    """Return the update that adds the run to the state; {} if the state has it."""
     return {} if run_in(state, run.chat) is run else {CHANNEL: RunReference.to(run)}
 
 
 async def _pause(
     run: AgentRun, interrupt: GraphInterrupt, messages: Sequence[BaseMessage]
 ) -> NoReturn:
-    """Record in the log which calls wait for a person, and raise the interrupt that asks."""
+    """Record the calls that wait for a person in the log, then raise the interrupt that asks the person."""
     pauses = pauses_in(interrupt, messages)
     if pauses and (held := await hold(run)):
         await held.pause(pauses)
@@ -522,7 +519,7 @@ async def _pause(
 
 
 async def _owner(chat: Conversation, state: Any) -> dict[str, Any]:
-    """Return the update that names the conversation of a state; {} if it is named, or not known yet."""
+    """Return the update that adds the conversation's id to a state; {} if the state has it or it does not exist yet."""
     is_named = not str(state.get(OWNER) or " ").endswith(" ")
     if is_named:
         return {}
@@ -531,7 +528,7 @@ async def _owner(chat: Conversation, state: Any) -> dict[str, Any]:
 
 
 def _ends_agent(request: ToolCallRequest) -> bool:
-    """Return True if an agent of a graph ends with the results of a step: all its tools are `return_direct`."""
+    """Return True if a nested agent ends with the results of this step, because all its tools are `return_direct`."""
     replies = [each for each in request.state["messages"] if isinstance(each, AIMessage)]
     if not is_in_graph() or not replies:
         return False
@@ -540,23 +537,25 @@ def _ends_agent(request: ToolCallRequest) -> bool:
     return bool(tools) and all(tool.return_direct for tool in tools)
 
 
-def _response(step: _Step, result: list[Any], structured: Any) -> _ModelOutput:
+def _response(step: _ModelStep, result: list[Any], structured: Any) -> _ModelOutput:
     update = {OWN: ["", *digests(result)]} | step.update
     return ExtendedModelResponse(
         ModelResponse(result=result, structured_response=structured), Command(update=update)
     )
 
 
-def _replayed(step: _Step, answer: AIMessage, request: ModelRequest[Any]) -> _ModelOutput:
-    """Return a step that the log answers, with the results that LangChain adds to a step of the model."""
+def _stored_reply(step: _ModelStep, answer: AIMessage, request: ModelRequest[Any]) -> _ModelOutput:
+    """Return a reply from the log, with the results that LangChain added to it and its structured response."""
     results = step.run.results_of(answer, schema_names(request.response_format))
     done_in_graph().update(ids_of(results))
     structured = structured_response(request.response_format, answer)
     return _response(step, [answer, *results], structured)
 
 
-def _said(step: _Step, response: ModelResponse[Any], request: ModelRequest[Any]) -> _ModelOutput:
-    """Return the model's messages; each message and call gets a unique id before the state holds it."""
+def _new_reply(
+    step: _ModelStep, response: ModelResponse[Any], request: ModelRequest[Any]
+) -> _ModelOutput:
+    """Return the model's messages; each message and call gets a unique id before it enters the state."""
     run = step.run
     taken = ids_of(request.messages) | set(run.logged) | run.abandoned | run.view.ids
     result: list[BaseMessage] = []

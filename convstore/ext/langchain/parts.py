@@ -1,6 +1,6 @@
-"""Repeat the turn of a graph whose nodes are agents: each gets the answer that was given in its place.
+"""Repeat the turn of a graph whose nodes are agents: each agent gets its stored replies from the log.
 
-The log has what all agents said for one question, in order. The run of the graph knows how far it has come.
+The log has the replies of all agents to one question, in order. The run of the graph tracks which ones were repeated.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from convstore.integration import TurnRecord
 from convstore.messages.filing import came_with, ids_of, is_question, steps_of
 
 
-class Part(NamedTuple):
-    """What one agent did in a turn.
+class AgentPart(NamedTuple):
+    """The messages of one agent in a turn.
 
     Attributes:
-        messages: Its replies and their results, in order, without what nodes said as a user.
+        messages: Its replies and their results, in order, without the human messages that nodes added.
         is_answered: True if the last one is its answer.
     """
 
@@ -29,9 +29,9 @@ class Part(NamedTuple):
 
 
 def not_done(later: Sequence[BaseMessage], state: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return those messages of a turn that the run of the graph has neither made nor repeated yet.
+    """Return the messages of a turn that the run of the graph has neither made nor repeated yet.
 
-    A run that goes on from a checkpoint has made what its state has.
+    A run that is resumed from a checkpoint has made the messages of its state.
     """
     done = done_in_graph()
     if is_resumed():
@@ -40,10 +40,10 @@ def not_done(later: Sequence[BaseMessage], state: Sequence[BaseMessage]) -> list
     return list(later[last + 1 :])
 
 
-def next_part(rest: Sequence[BaseMessage], found: TurnRecord, *, skip: int) -> Part:
-    """Return the next part of the rest of a turn, after as many as are passed over; an answer counts as repeated.
+def next_part(rest: Sequence[BaseMessage], found: TurnRecord, *, skip: int) -> AgentPart:
+    """Skip `skip` parts of the rest of a turn and return the next one; if it has an answer, mark it as repeated.
 
-    A part ends with an answer, or with the step in which its agent ended or handed over to another one.
+    A part ends with an answer, or with the step in which its agent ended or handed over to another agent.
     """
     answers = {item.id for item in found.fold.messages if item.is_answer}
     ends = _ends_in(rest, answers)
@@ -53,11 +53,11 @@ def next_part(rest: Sequence[BaseMessage], found: TurnRecord, *, skip: int) -> P
     is_answered = bool(part) and part[-1].id in answers
     if is_answered:
         done_in_graph().update(ids_of(part))
-    return Part(part, is_answered)
+    return AgentPart(part, is_answered)
 
 
 def _ends_in(rest: Sequence[BaseMessage], answers: Collection[str]) -> list[int]:
-    """Return the indexes after each answer, and after each step that ended its agent, with all that its tools said."""
+    """Return the indexes after each answer, and after each step that ended its agent, with its tools' messages."""
     step_of = {id_: step[0] for step in steps_of(rest) for id_ in step}
     ends = dict[str, int]()  # by the reply that begins the step
     over = set(answers)

@@ -1,7 +1,7 @@
 """Find the messages of a run's input that the log already has, or that a client may not send.
 
-A client that sends the whole history again sends no ids, so LangGraph makes new ones for every request, which the log
-cannot know. An input with the new question alone costs nothing.
+A client that sends the whole history again sends no ids, so LangGraph makes new ids for every request, which are not in
+the log. An input with the new question alone costs nothing.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class ResentInput:
 
     Attributes:
         messages: The state's messages without those that are known or ignored.
-        changes: The changes to the state's messages that remove them.
+        changes: The changes to the state that lead to `messages`.
         known: The known messages, for the append that compares again; None if nothing is new.
-        logged: Ids of those of `messages` that are in the log.
+        logged: Ids of the messages that are in the log.
     """
 
     messages: list[BaseMessage]
@@ -51,9 +51,12 @@ async def find_resent(
 ) -> ResentInput | None:
     """Compare the messages that a client may have sent with the log; None if there is nothing to compare.
 
-    Questions without an answer between them are no history if they came in several inputs, or are not those of the log:
-    their runs were interrupted before anything was logged. A history other than that of the log is a
-    HistoryDivergedError. With `is_client` all messages are the run's input.
+    Several questions without answers between them are not a resent history if they came in several inputs or differ
+    from the log: their runs were interrupted before anything was logged. With `is_client` all messages are the run's
+    input.
+
+    Raises:
+        HistoryDivergedError: The client sent a history that differs from the log.
     """
     said = _said(messages, trust, is_client=is_client)
     unknown = _from_first_unknown(said, logged)
@@ -64,17 +67,17 @@ async def find_resent(
     is_checked = is_client or trust.is_chosen
 
     async def compared(batch: Sequence[BaseMessage], *, is_new: bool = False) -> ResentInput:
-        """Compare a batch of the state's messages with the log; with `is_new` its questions are new."""
+        """Compare a batch of the state's messages with the log; with `is_new` its questions are taken as new."""
         read = resender.read(batch, trust)
         scope = tuple(chat.scope.items())
         found = await resender.decide(scope, read, trust, compares=not is_new)
         if not is_checked:
             await _refuse_ignored(found)
-        return await _Compared(messages, found).without_known(chat, logged)
+        return await _ComparedInput(messages, found).without_known(chat, logged)
 
     batches = [unknown]
     if len(unknown) < len(said) and (is_client or trust.is_all):
-        # The state may hold a logged turn and then the whole history again, or a history with ids in part only.
+        # The state may hold a logged turn followed by the whole history, or a history with ids on some messages only.
         batches.append(said)
     error: HistoryDivergedError | None = None
     for batch in _histories(batches, trust):
@@ -97,7 +100,7 @@ def _said(messages: Sequence[BaseMessage], trust: Trust, *, is_client: bool) -> 
     end = len(messages)
     if trust.is_all:
         end = 0 if question is None else question + 1
-    # LangChain puts its summary before the questions that a checkpoint keeps; after them, a mark is the client's.
+    # LangChain puts its summary before the questions that a checkpoint keeps; a mark after them comes from the client.
     generated = end if question is None else question
     if is_client:
         generated = 0
@@ -109,18 +112,18 @@ def _said(messages: Sequence[BaseMessage], trust: Trust, *, is_client: bool) -> 
 
 
 def _from_first_unknown(said: list[BaseMessage], logged: set[str]) -> list[BaseMessage]:
-    """Return the messages from the first one on that the log does not have."""
+    """Return the messages from the first unknown one on."""
     unknown = (at for at, message in enumerate(said) if message.id not in logged)
     return said[next(unknown, len(said)) :]
 
 
 def _is_plain_question(item: SentMessage) -> bool:
-    """Return True for a human message that is taken as it was sent."""
+    """Return True for a human message that is accepted unchanged."""
     return item.message is item.origin and item.message.type == "human"
 
 
 async def _are_new_questions(sent: Sequence[SentMessage], *, is_client: bool) -> bool:
-    """Return True for one question as it was sent, and for several that came in several inputs."""
+    """Return True for at most one question, or several that came in several inputs; all of them accepted unchanged."""
     if not all(map(_is_plain_question, sent)):
         return False
     if len(sent) < 2 or is_client:
@@ -131,24 +134,24 @@ async def _are_new_questions(sent: Sequence[SentMessage], *, is_client: bool) ->
 
 
 def _histories(batches: Sequence[list[BaseMessage]], trust: Trust) -> list[list[BaseMessage]]:
-    """Return the batches that are to be compared with the log."""
+    """Return the batches that have to be compared with the log."""
     if trust.is_all:
         return [batch for batch in batches if is_history(batch)]
     return [batch for batch in batches if is_history(batch) or batch[0].type == "human"]
 
 
 def _has_answers(batch: Sequence[BaseMessage]) -> bool:
-    """Return True for a history that has answers, so it is no row of questions whose runs were interrupted."""
+    """Return True for a history with answers, so not only questions whose runs were interrupted."""
     return is_history(batch) and any(message.type == "ai" for message in batch)
 
 
 @dataclass(frozen=True, slots=True)
-class _Compared:
+class _ComparedInput:
     """An input that was compared with the log.
 
     Attributes:
         messages: The state's messages.
-        found: Those that were compared, as the store decided about them: `sent`, `known` and `taken` by their indexes.
+        found: The result of the comparison: the compared messages `sent`, and `known` and `taken` by indexes of them.
     """
 
     messages: Sequence[BaseMessage]
@@ -157,8 +160,8 @@ class _Compared:
     async def without_known(self, chat: Conversation, logged: set[str]) -> ResentInput:
         """Return the input without the messages that the log has or that are ignored.
 
-        If the client sends no ids, the other messages get ids that every worker derives alike, so that a request sent
-        to two workers is one question.
+        If the client sends no ids, the other messages get derived ids, the same on every worker. So a request that is
+        sent to two workers is one question.
         """
         humans = (at for at, item in enumerate(self.found.sent) if item.message.type == "human")
         question = max(humans, default=-1)
@@ -178,7 +181,7 @@ class _Compared:
         return [self.found.sent[index].message for index in self.found.known]
 
     def _has_ids(self, logged: set[str]) -> bool:
-        """Return True if the client sends ids that the log has, or nothing that it has."""
+        """Return True if a known question has its id in the log, or if no message is known."""
         if not self.found.is_known:
             return True
         return any(message.id in logged for message in self._logged if message.type == "human")
@@ -193,7 +196,7 @@ class _Compared:
         return [removal(message) for message in self._batch.values()]
 
     async def _question(self, chat: Conversation, index: int) -> BaseMessage:
-        """Return a question that the log has, as it has it."""
+        """Return a known question with its content and id in the log."""
         id_ = self.found.known[index]
         turn = await read_turn(chat, id_)
         if turn:
@@ -202,13 +205,13 @@ class _Compared:
         return sent.model_copy(update={"id": id_})
 
     def _asked_before(self, question: BaseMessage) -> ResentInput:
-        """Return the input whose last question the log has."""
+        """Return the input for a last question that the log has."""
         new = [question, *self.found.taken.values()]
         logged = frozenset({str(question.id)})
         return ResentInput([*self._left, *new], [*self._removed, *new], logged=logged)
 
     def _with_own_ids(self) -> ResentInput:
-        """Return the input with new messages in their places, under the ids that they have."""
+        """Return the input with the new messages at their positions, under their own ids."""
         pieces: dict[int, list[BaseMessage]] = {id_: [] for id_ in self._batch}
         for index, message in self.found.taken.items():
             pieces[id(self.found.sent[index].origin)].append(message)
@@ -216,19 +219,19 @@ class _Compared:
         return ResentInput(kept, [*self._removed, *self.found.taken.values()], self._logged)
 
     def _with_derived_ids(self) -> ResentInput:
-        """Return the input with new messages at its end, under ids that every worker derives alike."""
+        """Return the input with the new messages at its end, under ids that are the same on every worker."""
         last, before = max(self.found.known.items(), default=(-1, ""))
-        log = ["convstore resent", before, self.found.tail.rewind_entry]
+        position = ["convstore resent", before, self.found.tail.rewind_entry]
         new = list[BaseMessage]()
         for index, message in self.found.taken.items():
-            made_of = [*log, index - last, self.found.batch[index].content_digest.hex()]
-            id_ = str(uuid5(NAMESPACE_OID, json.dumps(made_of)))
+            key = [*position, index - last, self.found.batch[index].content_digest.hex()]
+            id_ = str(uuid5(NAMESPACE_OID, json.dumps(key)))
             new.append(message.model_copy(update={"id": id_}))
         return ResentInput([*self._left, *new], [*self._removed, *new], self._logged)
 
 
 async def _refuse_ignored(found: Any) -> None:
-    """Raise an error if a message to ignore may be the application's: of another node, or of `update_state`."""
+    """Raise an error if an ignored message may come from the application: from another node or from `update_state`."""
     ignored = [item for item in found.sent if item.name in found.ignored]
     if not ignored:
         return
@@ -241,10 +244,10 @@ async def _refuse_ignored(found: Any) -> None:
     ]
     if names:
         raise InvalidInputError(
-            f"{len(names)} messages of the agent's state are not in the conversation, and may be a "
-            f"client's or your application's: {', '.join(names[:10])}; pass trust=\"human\" to "
+            f"{len(names)} messages of the agent's state are not in the conversation, and may come "
+            f'from a client or your application: {", ".join(names[:10])}; pass trust="human" to '
             "ConversationMiddleware to ignore such messages, or "
-            'trust="all" if no client can send them; the thread then goes on'
+            'trust="all" if no client can send them; the thread then continues'
         )
 
 

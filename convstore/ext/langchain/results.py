@@ -1,8 +1,8 @@
-"""Results of tools: their ids, the structured response in an answer, and older ones that a long turn shows shortened.
+"""Tool results in an agent's state: their ids and marks, structured responses, and contents that deepagents moved.
 
-LangChain gives results their ids when they enter the state, at random. That is too late to append them before, and a
-repeated step would get other ids. It makes the structured response where it calls the model; a step that is taken from
-the log calls none.
+LangChain gives results random ids when they enter the state. That is too late to append them earlier, and a repeated
+step would get other ids. LangChain makes the structured response where it calls the model, so a stored reply needs one
+made here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SETTING = (
     "FilesystemMiddleware(tool_token_limit_before_evict=None, "
     "human_message_token_limit_before_evict=None)"
 )
-"""The middleware of deepagents that moves nothing."""
+"""The setting that keeps the middleware of deepagents from moving contents to files."""
 ToolOutput = ToolMessage | Command[Any]
 OWN: Final = "convstore_own"
 """Channel of an agent's state: digests of its own messages that the log may lack."""
@@ -55,7 +55,7 @@ _ENDS_AGENT = "ends_agent"
 
 
 def cut_result(messages: Sequence[BaseMessage], call: ToolCall) -> ToolMessage | None:
-    """Return the result of a call that the output limit cut off, so that no tool runs it; None for any other call."""
+    """Return an error result for a call that the model's output limit cut off; None for a complete call."""
     caller, _ = _caller(messages, call)
     error = cut_error(caller, call["id"]) if caller else ""
     if not error:
@@ -75,7 +75,7 @@ def call_position(messages: Sequence[BaseMessage], call: ToolCall) -> tuple[str,
 def _caller(
     messages: Sequence[BaseMessage], call: ToolCall
 ) -> tuple[AIMessage | None, list[ToolCall]]:
-    """Return the last AI message with a call, and its calls with the same id; None if there is none."""
+    """Return the last AI message with a call, and its calls with the same id; None and [] without such a message."""
     for message in reversed(messages):
         if isinstance(message, AIMessage):
             same = [made for made in message.tool_calls if made["id"] == call["id"]]
@@ -94,9 +94,9 @@ def with_ids(
 ) -> Any:
     """Return a tool's output with an id on each message; existing ids stay.
 
-    The result of the call, whose place is its `call_position`, gets the id that `result_id` makes, or a random one if
-    that is `taken`, and a mark if its command hands over to an outer graph. Other messages in the output are marked as
-    added to it.
+    `place` is the `call_position` of the call. Its result gets the id that `result_id` derives, or a random id if that
+    one is `taken`, and a mark if its command hands over to an outer graph. Other messages in the output are marked as
+    additions to the result.
     """
     made = result_id(place[0], str(call["id"]), place[1])
     base = str(uuid4()) if made in taken else made
@@ -116,12 +116,12 @@ def with_ids(
 
 
 def ending(message: BaseMessage) -> BaseMessage:
-    """Return a result with the mark that an agent of a graph ended with its step."""
+    """Return a result with the mark that a nested agent ended with its step."""
     return with_state_mark(message, **{_ENDS_AGENT: True})
 
 
 def ends_agent(message: BaseMessage) -> bool:
-    """Return True for a result of the step in which an agent of a graph ended, or handed over to another one."""
+    """Return True for a result of the step with which a nested agent ended, or handed over to another agent."""
     is_marked = not state_marks(message).keys().isdisjoint((_ENDS_AGENT, _HANDS_OVER))
     return is_marked and isinstance(message, ToolMessage)
 
@@ -129,19 +129,27 @@ def ends_agent(message: BaseMessage) -> bool:
 def hands_over(message: BaseMessage) -> bool:
     """Return True for the result of a tool that handed over to an outer graph.
 
-    The log does not have its command. So the tool runs again where the step is repeated.
+    The log does not have its command, so the tool runs again when the step is repeated.
     """
     return _HANDS_OVER in state_marks(message) and isinstance(message, ToolMessage)
 
 
 def as_stored(output: Any, stored: Sequence[BaseMessage]) -> Any:
-    """Return a tool's output with the results that the log has under their ids."""
+    """Return a tool's output; a result whose id is among the stored messages is replaced by the stored result."""
     known = {message.id: message for message in stored if isinstance(message, ToolMessage)}
     again = [result for result in results_in(output) if result.id in known]
     return with_results(output, {id(result): known[result.id] for result in again})
 
 
-def entering(output: Any, call: ToolCall) -> list[BaseMessage]:
+def as_stored_messages(
+    messages: Sequence[BaseMessage], stored: Sequence[BaseMessage]
+) -> list[BaseMessage]:
+    """Return messages; one whose id is that of a stored result is replaced by the stored result."""
+    known = {message.id: message for message in stored if isinstance(message, ToolMessage)}
+    return [known.get(message.id, message) for message in messages]
+
+
+def messages_to_log(output: Any, call: ToolCall) -> list[BaseMessage]:
     """Return the messages of a tool's output that enter the conversation.
 
     Messages that a command sends to an outer graph belong to that graph, except for the result of the call.
@@ -153,10 +161,10 @@ def entering(output: Any, call: ToolCall) -> list[BaseMessage]:
     ]
 
 
-def place_of(request: ToolCallRequest) -> tuple[str, ...]:
-    """Return the ids of the AI message with a call and of the call, which name the conversation of a sub-agent.
+def child_key(request: ToolCallRequest) -> tuple[str, ...]:
+    """Return the ids of the AI message and of its call, as `Conversation.child` takes them.
 
-    A call whose id is too long is named by the id of its result.
+    If an id is not valid in a scope, such as a very long one, it is the id of the result instead.
     """
     message_id, position = call_position(request.state["messages"], request.tool_call)
     call_id = str(request.tool_call["id"])
@@ -178,25 +186,25 @@ def as_output(stored: list[BaseMessage]) -> ToolOutput:
     return first
 
 
-def noted(output: ToolOutput, messages: Sequence[BaseMessage]) -> ToolOutput:
-    """Return a tool's output with the digests of its messages, which the log gets later."""
-    note = {OWN: digests(messages)}
+def with_digests(output: ToolOutput, messages: Sequence[BaseMessage]) -> ToolOutput:
+    """Return a tool's output with the digests of its messages, for messages that are appended later."""
+    own = {OWN: digests(messages)}
     if isinstance(output, ToolMessage):
-        return Command(update={"messages": [output], **note})
+        return Command(update={"messages": [output], **own})
     if (
         isinstance(output, Command)
         and output.graph is None
         and isinstance(output.update, Mapping)
         and messages
     ):
-        return replace(output, update={**output.update, **note})
+        return replace(output, update={**output.update, **own})
     return output
 
 
 def give_result_ids(messages: Sequence[BaseMessage]) -> None:
     """Set the ids of results that LangChain itself adds: of structured output, and for unreadable arguments.
 
-    One for a call without an id is marked, so that it is not logged.
+    A result for a call without an id is marked, so that it is not logged.
     """
     caller = AIMessage("")
     for message in messages:
@@ -204,12 +212,12 @@ def give_result_ids(messages: Sequence[BaseMessage]) -> None:
             caller = message
         elif isinstance(message, ToolMessage) and message.id is None:
             message.id = result_id(str(caller.id), message.tool_call_id)
-            if is_of_no_call(message):
+            if lacks_call_id(message):
                 message.additional_kwargs |= mark("missing_result")
 
 
-def is_of_no_call(message: BaseMessage) -> bool:
-    """Return True for the result that LangChain adds for an invalid call whose id is "": no provider takes it."""
+def lacks_call_id(message: BaseMessage) -> bool:
+    """Return True for the result that LangChain adds for an invalid call with the id ""; all providers refuse it."""
     return isinstance(message, ToolMessage) and not message.tool_call_id
 
 
@@ -224,7 +232,7 @@ def schema_names(response_format: Any) -> set[str]:
 
 
 def structured_response(response_format: Any, answer: AIMessage) -> Any:
-    """Return the structured response in an answer; None without one."""
+    """Return the structured response in an answer; None if it has no valid one."""
     if response_format is None:
         return None
     specs = {spec.name: spec for spec in _tool_specs(response_format)}
@@ -238,7 +246,7 @@ def structured_response(response_format: Any, answer: AIMessage) -> Any:
             spec = ProviderStrategy(_schema(response_format)).schema_spec
             return ProviderStrategyBinding.from_schema_spec(spec).parse(answer)
     except ValueError:
-        return None  # the model was asked again; the log has its next answer
+        return None  # LangChain asked the model again, and the log has that reply as well
     return None
 
 
@@ -266,10 +274,10 @@ def _schema(response_format: Any) -> Any:
 
 
 def is_evicted(message: BaseMessage, logged: BaseMessage) -> bool:
-    """Return True if deepagents moved the content of a logged message to a file, and changed nothing else of it.
+    """Return True if deepagents moved the content of a logged message to a file, without changing anything else.
 
     Its ``FilesystemMiddleware``, placed around ours, replaces a large content by a preview and the path of the file.
-    The log has it in full; the model is shown what deepagents made of it.
+    The log has the full content; the model is shown the preview.
 
     >>> whole = ToolMessage("a" * 100_000, tool_call_id="c1", id="r1")
     >>> is_evicted(ToolMessage(_RESULT + "c1 was saved …", tool_call_id="c1", id="r1"), whole)
@@ -286,7 +294,7 @@ def is_evicted(message: BaseMessage, logged: BaseMessage) -> bool:
 
 
 def as_in_state(messages: Sequence[BaseMessage], state: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return the messages of a request, with questions that deepagents shortened as the state has them."""
+    """Return the messages of a request; questions that deepagents shortened are replaced by those of the state."""
     questions = (
         message for message in messages if isinstance(message, HumanMessage) and message.id
     )

@@ -1,7 +1,7 @@
-"""Let persons decide about an agent's calls: what the log records as they are asked, and what resumes the agent.
+"""Let persons decide about an agent's tool calls: record the calls that wait, and resume the agent after the decisions.
 
-LangChain's ``HumanInTheLoopMiddleware`` interrupts the agent's graph. The middleware of the store records before that
-which calls wait. So a page that shows the log can ask, and `Conversation.decide` records what a person said.
+LangChain's ``HumanInTheLoopMiddleware`` interrupts the agent's graph. Before that, the store's middleware records which
+calls wait. So a page that shows the log can ask a person, and `Conversation.decide` records the decision.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ _EDITED = "hitl_edited_tool_calls"
 
 
 async def resume_command(chat: Conversation, turn_id: str) -> Command[Any] | None:
-    """Return the command that resumes an agent with what persons decided about its calls.
+    """Return the command that resumes an agent with the recorded decisions on its tool calls.
 
-    It has the decisions of all calls that the agent asked about, in their order, as `Conversation.decide` recorded
-    them. None if a call still waits, or if there is nothing to resume: send the question again then, under its id. Two
-    or three commands. Within a session of the turn, which another answer needs, it is that of the session, without a
-    command.
+    It has the decisions on all calls that the agent asked about, in their order, as `Conversation.decide` recorded
+    them. Two or three database commands; none within a session of the turn, whose decisions are used. A variant that is
+    not active yet needs such a session.
 
     Args:
         chat: The conversation.
-        turn_id: The turn, whose id is that of its question.
+        turn_id: The id of the turn, which is that of its question.
+
+    Returns:
+        None if a call still waits, or if there is nothing to resume. Then send the question again under its id.
 
     Raises:
         UnknownMessageError: The turn is not in the log, or was rewound.
@@ -57,7 +59,7 @@ async def resume_command(chat: Conversation, turn_id: str) -> Command[Any] | Non
 
 
 def check_resumable() -> None:
-    """Raise an InvalidInputError if the current run has no checkpointer, so that nothing could resume it."""
+    """Raise an InvalidInputError if the current run cannot be resumed, because it has no checkpointer."""
     if not run_config()[0].get("__pregel_checkpointer"):
         raise InvalidInputError(
             "an agent that waits for a person cannot be resumed without a checkpointer; pass one "
@@ -69,35 +71,37 @@ def check_resumable() -> None:
 def answer_in_log(
     record: TurnRecord, messages: Sequence[BaseMessage], call: ToolCall | None = None
 ) -> Any:
-    """Return the answer to the next interrupt of a review if all calls that it is about were decided; else None.
+    """Return the answer to the next interrupt of a review if all its calls were decided; else None.
 
     Args:
-        record: The turn, as the log has it.
+        record: The turn from the log.
         messages: The messages of the agent's state.
-        call: The call that the review asks about; None if it asks about those of the last AI message at once.
+        call: The call that the review asks about; None if it asks about the calls of the last AI message together.
     """
-    calls = _calls_at_once(record, messages) if call is None else _call(record, messages, call)
-    # A call that was resumed without `decide` has its result only.
-    is_decided = all(asked.decision or record.result(asked.result_id) for asked in calls)
+    calls = _batch_calls(record, messages) if call is None else _single_call(record, messages, call)
+    # A call that was resumed without `decide` has a result, but no decision.
+    is_decided = all(reviewed.decision or record.result(reviewed.result_id) for reviewed in calls)
     if not calls or not is_decided:
         return None
-    answers = [_answer(asked) for asked in calls]
+    answers = [_answer(reviewed) for reviewed in calls]
     return {"decisions": answers} if call is None else answers[0]
 
 
-def _calls_at_once(record: TurnRecord, messages: Sequence[BaseMessage]) -> list[TurnCall]:
-    """Return the calls of the last AI message that one interrupt was about."""
-    asking = _last_reply(messages)
-    reviewed = record.reviewed(str(asking.id)) if asking else []
-    return [asked for asked, pause in reviewed if pause.is_batch]
+def _batch_calls(record: TurnRecord, messages: Sequence[BaseMessage]) -> list[TurnCall]:
+    """Return the calls of the last AI message that one interrupt asked about together."""
+    reply = _last_reply(messages)
+    reviewed = record.reviewed(str(reply.id)) if reply else []
+    return [call for call, pause in reviewed if pause.is_batch]
 
 
-def _call(record: TurnRecord, messages: Sequence[BaseMessage], call: ToolCall) -> list[TurnCall]:
-    """Return a call if an interrupt was about it alone."""
+def _single_call(
+    record: TurnRecord, messages: Sequence[BaseMessage], call: ToolCall
+) -> list[TurnCall]:
+    """Return a call if an interrupt asked about it alone; else an empty list."""
     message_id, position = call_position(messages, call)
     wanted = result_id(message_id, str(call["id"]), position)
     reviewed = record.reviewed(message_id)
-    return [asked for asked, pause in reviewed if asked.result_id == wanted and not pause.is_batch]
+    return [own for own, pause in reviewed if own.result_id == wanted and not pause.is_batch]
 
 
 def _last_reply(messages: Sequence[BaseMessage]) -> AIMessage | None:
@@ -105,10 +109,10 @@ def _last_reply(messages: Sequence[BaseMessage]) -> AIMessage | None:
 
 
 def give_answer(answer: Any) -> None:
-    """Let the next interrupt of the current task return an answer, unless its run was resumed with one.
+    """Make the next interrupt of the current task return an answer, unless its run was resumed with one.
 
-    The checkpoint of the interrupt that was answered may be lost. LangGraph has no public function for this; where it
-    keeps its answers otherwise, the agent asks again.
+    This is needed if the checkpoint of the answered interrupt is lost. LangGraph has no public function for it. In a
+    version of LangGraph that stores answers elsewhere this has no effect, and the agent asks again.
     """
     scratchpad = run_config()[0].get("__pregel_scratchpad")
     answers = getattr(scratchpad, "resume", None)
@@ -120,7 +124,7 @@ def give_answer(answer: Any) -> None:
 
 
 def _answer(call: TurnCall) -> dict[str, Any]:
-    """Return a decision as LangChain's middleware takes it."""
+    """Return a decision in the format of LangChain's middleware."""
     decided = call.decision
     if decided is None or decided.verdict == "approve":
         return {"type": "approve"}
@@ -130,11 +134,11 @@ def _answer(call: TurnCall) -> dict[str, Any]:
 
 
 def pauses_in(interrupt: GraphInterrupt, messages: Sequence[BaseMessage]) -> dict[str, Pause]:
-    """Return how the calls of the last AI message wait, by the ids of their results; {} for another interrupt."""
-    asking = _last_reply(messages)
-    if asking is None:
+    """Return the pauses of the last AI message's calls, by the ids of their results; {} for any other interrupt."""
+    reply = _last_reply(messages)
+    if reply is None:
         return {}
-    calls = list(zip(asking.tool_calls, result_ids(asking), strict=False))
+    calls = list(zip(reply.tool_calls, result_ids(reply), strict=False))
     found: dict[str, Pause] = {}
     for item in interrupt.args[0] if interrupt.args else ():
         if isinstance(item.value, Mapping):
@@ -149,10 +153,10 @@ _NamedCalls = Sequence[tuple[ToolCall, str]]
 def _asked_by_tool(
     value: Mapping[str, Any], interrupt: str, calls: _NamedCalls
 ) -> dict[str, Pause]:
-    """Return how a call waits whose tool asks for approval itself."""
+    """Return the pause of a call whose tool asks for approval itself."""
     if value.get("type") != "tool_approval":
         return {}
-    # Compared whole, because an agent in the tool may ask about a call of its own with the same id.
+    # All fields are compared, because an agent inside the tool may ask about its own call with the same id.
     asked = (value.get("tool_call_id"), value.get("name"), value.get("args"))
     return {
         id_: Pause(interrupt)
@@ -164,7 +168,7 @@ def _asked_by_tool(
 def _asked_in_batch(
     value: Mapping[str, Any], interrupt: str, calls: _NamedCalls
 ) -> dict[str, Pause]:
-    """Return how calls wait that LangChain's middleware asks about at once."""
+    """Return the pauses of the calls that LangChain's middleware asks about together."""
     found: dict[str, Pause] = {}
     rest = iter(calls)
     configs = value.get("review_configs", ())
@@ -177,7 +181,7 @@ def _asked_in_batch(
 
 
 def warn_of_review(state: Mapping[str, Any]) -> None:
-    """Warn if a review that was passed to the agent asked a person about a call that was not in the log."""
+    """Warn if a review middleware of the agent asked a person about a call before the call was in the log."""
     if _EDITED in state:
         warnings.warn(
             "HumanInTheLoopMiddleware asked a person before ConversationMiddleware appended the "

@@ -1,7 +1,7 @@
 """State of an agent's run, from one hook of the middleware to the next.
 
-It is kept in a private channel of the agent's state that no checkpoint holds. Where it is absent, after a resume or on
-another worker, it is rebuilt from the log.
+It is kept in a private channel of the agent's state that is not saved in checkpoints. After a resume or on another
+worker it is rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from convstore.values.turns import Busy
 
 CHANNEL = "convstore_run"
 TURN = "convstore_turn"
-"""Channel for the id of the question, which checkpoints keep though the state may lose the question."""
+"""Channel for the id of the question; checkpoints save it, because the state may lose the question itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,20 +48,20 @@ class Rules:
 
 @dataclass(slots=True, eq=False)
 class AgentRun:
-    """A run of an agent, or the rest of one: how the agent's state and the log go together.
+    """A run of an agent, or the rest of a run: the relation between the agent's state and the log.
 
     Attributes:
-        chat: Its conversation; of a sync run that of the store's twin.
+        chat: Its conversation; in a sync run, of the store's counterpart for sync callers.
         rules: The settings of its middleware.
-        turn_id: Id of the human message that it answers; None without one.
-        view: What its model is shown.
-        logged: Messages of the state that are in the log, by id; None if only their id is known.
+        turn_id: Id of the human message that it answers; None if the state has no such message.
+        view: The view that its model is shown.
+        logged: The messages of the state that are in the log, by id; None if their logged content is not loaded.
         turn: The messages of the turn that this run found in the log or appended, the question first.
-        ahead: The turn's messages from an earlier run, if there was one; the state gets them step by step.
-        is_answered: True if the log has the answer, so the run only repeats it.
-        resent: For the next append, the messages of the client's history before the new ones; None if the client sent
-            no history.
-        abandoned: Ids of messages that were rewound, which messages of this run cannot have.
+        ahead: The turn's messages from an earlier run; the state gets them step by step.
+        is_answered: True if the log has the answer, so that the run only repeats it.
+        resent: For the next append, the messages of the client's history before the new ones; None if the client did
+            not send a history.
+        abandoned: Ids of rewound messages, which messages of this run must not reuse.
     """
 
     chat: Conversation
@@ -79,24 +79,24 @@ class AgentRun:
         self.view = ShownView(self.rules.policy, self.chat.store.token_counter)
 
     def note(self, messages: Iterable[BaseMessage]) -> None:
-        """Record that the log has these messages as they are."""
+        """Record that the log has these messages with this content."""
         self.logged |= {str(message.id): message for message in messages}
 
     def take_over(self, record: TurnRecord) -> list[BaseMessage]:
-        """Record what the log has of the turn: the question with its content, the rest by id; return the rest."""
+        """Record the stored messages of the turn as logged; return those after the question."""
         self.turn = messages_of(record)
         question, *later = self.turn
         self.logged |= dict.fromkeys(ids_of(later))
-        self.note([question])  # as logged, so that a question in other words is a conflict
+        self.note([question])  # with its content, so that a question in other words is a conflict
         return later
 
     def resume(self, record: TurnRecord | None) -> None:
-        """Go on with the turn from what the log has of it, which may be nothing."""
+        """Continue the turn from its stored messages; None if the log does not have the turn."""
         self.turn = []
         self.ahead = self.take_over(record) if record else []
 
     def note_appended(self, messages: Sequence[BaseMessage]) -> None:
-        """Record that this run has appended messages, as they are."""
+        """Record that this run has appended these messages."""
         new = [message for message in messages if message.id not in self.logged]
         self.note(messages)
         begins = (at for at, message in enumerate(new) if message.id == self.turn_id)
@@ -104,7 +104,7 @@ class AgentRun:
         self.turn += new[start:]
 
     def missing(self, messages: Iterable[BaseMessage]) -> list[BaseMessage]:
-        """Return the messages that the log does not have, or not as they are now."""
+        """Return the messages that the log does not have, or has with other content."""
         changed = [
             message for message in messages if self.logged.get(message.id or "") is not message
         ]
@@ -119,12 +119,12 @@ class AgentRun:
         return known is None or known == message or is_evicted(message, known)
 
     def next_answer(self, messages: Sequence[BaseMessage]) -> AIMessage | None:
-        """Return the model's answer at this step from an earlier run; None if the model has to be called."""
+        """Return the model's stored reply to this step, from an earlier run; None if the model has to be called."""
         if not self.ahead:
             return None
         here = ids_of(messages)
         steps = steps_of(self.ahead)
-        # The state may have lost a part of a step, or earlier steps as a whole.
+        # The state may have lost a part of a step, or all of earlier steps.
         reached = [at for at, step in enumerate(steps) if not here.isdisjoint(step)]
         following = steps[max(reached, default=-1) + 1 :]
         wanted = following[0][0] if following else None
@@ -153,8 +153,8 @@ class RefusedRun:
 
     Attributes:
         chat: Its conversation.
-        error: The error, raised once the state is without the input.
-        is_unimported: True if the thread has to be imported; it has no owner until then.
+        error: The error, which is raised after the input was removed from the state.
+        is_unimported: True if the thread has to be imported; its state gets no owner until then.
     """
 
     chat: Conversation
@@ -164,7 +164,10 @@ class RefusedRun:
 
 
 class RunReference(str):
-    """The entry of a run in the agent's state: a text that holds the run, so that no stream takes its view for new."""
+    """The value of a run in the agent's state: a str with the run as an attribute.
+
+    Streams treat messages inside a state's values as new ones, but do not look into a str.
+    """
 
     run: AgentRun | RefusedRun
 
@@ -177,7 +180,7 @@ class RunReference(str):
 
 
 def _joined(known: list[str], new: list[str]) -> list[str]:
-    """Add digests of messages, or replace all by those after an empty text.
+    """Add digests of messages; if the first one is "", the others replace the known ones.
 
     >>> _joined(["a"], ["b"]), _joined(["a"], ["", "b"])
     (['a', 'b'], ['b'])
@@ -186,10 +189,7 @@ def _joined(known: list[str], new: list[str]) -> list[str]:
 
 
 class ConversationAgentState(AgentState[Any]):
-    """The agent's state with private channels.
-
-    They are for the run, the question, digests of messages that the log may lack, and the owner.
-    """
+    """The agent's state with private channels: the run, the question, digests of unlogged messages, and the owner."""
 
     convstore_run: NotRequired[Annotated[str, UntrackedValue(str, guard=False), PrivateStateAttr]]
     convstore_turn: NotRequired[Annotated[str, PrivateStateAttr]]
@@ -198,7 +198,7 @@ class ConversationAgentState(AgentState[Any]):
 
 
 def run_in(state: Any, chat: Conversation) -> AgentRun | None:
-    """Return the run in a state, None after a resume; raise the error of a run whose input is refused."""
+    """Return the run in a state; None after a resume. Raises the error of a run whose input is refused."""
     run = getattr(state.get(CHANNEL), "run", None)
     if not isinstance(run, AgentRun | RefusedRun) or run.chat.scope != chat.scope:
         return None
@@ -208,7 +208,7 @@ def run_in(state: Any, chat: Conversation) -> AgentRun | None:
 
 
 def messages_of(record: TurnRecord) -> list[BaseMessage]:
-    """Return the messages of a turn as an agent's state has them: those that tools added to results are marked."""
+    """Return the messages of a turn in the form of an agent's state: additions of tools to results are marked."""
     added = {item.id: item.answers for item in record.fold.messages if item.is_added}
     return [
         marked_as_added(message, added[message.id]) if message.id in added else message
@@ -217,10 +217,10 @@ def messages_of(record: TurnRecord) -> list[BaseMessage]:
 
 
 async def read_turn(chat: Conversation, turn_id: str | None) -> TurnRecord | None:
-    """Read the turn that begins with a human message; None if the log does not have it, or it was rewound."""
+    """Read the turn of a question from the log; None if the log does not have it, or it was rewound."""
     return await TurnAccess(chat).record(turn_id) if turn_id else None
 
 
 async def ids_in_log(chat: Conversation, ids: Collection[str]) -> set[str]:
-    """Return the ids that the log has; one command for 200 ids, no payloads."""
+    """Return the ids that the log has; one command for each 200 ids, without payloads."""
     return set(await log_of(chat).find(list(ids))) if ids else set()

@@ -1,4 +1,4 @@
-"""The messages that an agent's model is shown: the view before the turn, and the turn as the agent's state has it."""
+"""The messages that an agent's model is shown: the view before the turn, then the messages of the agent's state."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from convstore.values.stamps import NOT_MEASURED, RequestParts, ViewStamp, stora
 
 @dataclass(slots=True, eq=False)
 class ShownView:
-    """What the model of one run is shown.
+    """The messages that the model of one run is shown.
 
     Attributes:
         policy: The policy of the view.
         counter: Counts tokens.
-        history: The view as it was loaded last; None before that.
-        before: Its part before the turn, above the budget with the turn so far; None if it has to be loaded.
+        history: The view that was loaded last; None before the first load.
+        before: The part of the view before the turn; above the budget, the whole view. None if it has to be loaded.
         folded: Ids of messages of the turn that `before` shows, leaves out or summarises.
         shown: The messages last shown to the model, until its answer is in the log.
-        entry: Number of the last entry that the run wrote since the view was loaded; 0 for none.
-        dropped: What the messages last shown lack of the log.
+        entry: Number of the last entry that the run wrote since the view was loaded; 0 if it wrote none.
+        dropped: The parts of the log that were left out for the provider in the messages last shown.
         is_adapted: True if the model was shown the turn in another form than the log's.
-        beside: What the model got beside them.
+        beside: Digest and sizes of the system prompt and the tools that the model got.
     """
 
     policy: HistoryPolicy
@@ -54,25 +54,25 @@ class ShownView:
         return ids_of(self.before or ())
 
     def needs_load(self, turn: Sequence[BaseMessage]) -> bool:
-        """Return True if no view is loaded, or the store has to decide what leaves it, above the budget."""
+        """Return True if no view is loaded, or if it is over budget and the store has to decide what leaves it."""
         return self.before is None or self._exceeds(turn)
 
     def _exceeds(self, turn: Sequence[BaseMessage]) -> bool:
         budget = self.policy.max_tokens
-        # that view has no results of this turn
+        # a view "conversation" has no results of this turn
         if budget is None or self.policy.view == "conversation":
             return False
         return sum(map(self._size_of, self._with_turn(turn))) > budget
 
     def _size_of(self, message: BaseMessage) -> int:
-        """Return the tokens of a message, counted once."""
+        """Return the tokens of a message, which are counted only once."""
         # The reference prevents Python from reusing the message's `id()`.
         if id(message) not in self._sizes:
             self._sizes[id(message)] = message, count(self.counter, message)
         return self._sizes[id(message)][1]
 
     def _with_turn(self, turn: Sequence[BaseMessage]) -> list[BaseMessage]:
-        """Return the view followed by those messages of the turn that it does not stand for."""
+        """Return the view followed by the messages of the turn that are not folded into it."""
         before = self.before or ()
         return [*before, *(message for message in turn if message.id not in self.folded)]
 
@@ -84,7 +84,7 @@ class ShownView:
         own: Collection[str | None],
         logged: Collection[str],
     ) -> None:
-        """Take over a view that was loaded: its part before the turn; above the budget, all of it.
+        """Use a view that was loaded: its part before the turn, or all of it if it is over budget.
 
         Args:
             history: The view.
@@ -111,7 +111,7 @@ class ShownView:
         self.folded = frozenset(id_ for id_ in ids if id_ in logged)
 
     def show(self, turn: Sequence[BaseMessage]) -> list[BaseMessage]:
-        """Return the view and the messages of the turn, as the provider takes them; they are what was shown last."""
+        """Return the view and the messages of the turn, in the provider's form, and keep them for `take_stamp`."""
         messages = without_marks(self._with_turn(turn))
         rules = self.policy.rules
         dropped = list(self.history.dropped) if self.history else []
@@ -125,7 +125,7 @@ class ShownView:
         return self.shown
 
     def take_stamp(self, turn_id: str | None) -> ViewStamp | None:
-        """Return the stamp of what was shown last, for the answer in a turn; None if no answer is expected any more."""
+        """Return the stamp for the answer to the messages last shown; None if they were answered or never shown."""
         shown = self.shown
         self.shown = None
         if shown is None or self.history is None:
@@ -143,7 +143,7 @@ class ShownView:
 def _shortened(
     history: History, rest: Sequence[BaseMessage], turn: Sequence[BaseMessage]
 ) -> list[BaseMessage]:
-    """Return the messages of a turn as the view shows them above the budget; unchanged ones are those of the state."""
+    """Return the messages of a turn from a view over budget; unchanged ones are replaced by those of the state."""
     given = {str(message.id): message for message in turn}
     report = history.report
     changed = {*report.stubbed, *report.shortened, *report.placeholders}

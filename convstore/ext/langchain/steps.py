@@ -1,6 +1,6 @@
 """The work of the middleware at each hook, as functions of a conversation and a run.
 
-All of them may run again: appending messages that the log has writes nothing.
+All of them are idempotent: appending messages that the log has writes nothing.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from convstore.values.append_options import AppendOptions
 _Result = TypeVar("_Result")
 
 
-async def take_up(
+async def rebuild_run(
     chat: Conversation, rules: Rules, messages: Sequence[BaseMessage], turn_id: str | None
 ) -> AgentRun:
     """Rebuild the run of a state that lost it: after a resume, at an older checkpoint, or on another worker.
 
-    `turn_id` is the turn of a state without its question.
+    `turn_id` is used if the state has no question.
     """
     run = AgentRun(chat, rules, last_turn_of(messages) or turn_id)
     held = await hold(run, is_new=False)
@@ -52,7 +52,7 @@ async def take_up(
         branch = await go_back(chat, messages, rules.on_fork)
         run.abandoned = branch.abandoned if branch else run.abandoned
         if held:
-            # the task of a parallel call may have gone back
+            # the task of a parallel call may have rewound the log
             await held.read_again()
         found = await read_turn(chat, run.turn_id)
     run.resume(found)
@@ -60,8 +60,8 @@ async def take_up(
     return run
 
 
-async def catch_up(run: AgentRun, messages: Sequence[BaseMessage]) -> None:
-    """Append the messages that the log does not have; one command, none if it has all."""
+async def append_missing(run: AgentRun, messages: Sequence[BaseMessage]) -> None:
+    """Append the messages that the log does not have; one command, or no command if it has all of them."""
     missing = run.missing(messages)
     if not missing:
         return
@@ -87,9 +87,9 @@ async def catch_up(run: AgentRun, messages: Sequence[BaseMessage]) -> None:
 
 
 async def hold(run: AgentRun, *, is_new: bool | None = None) -> HeldTurn | None:
-    """Hold the turn of the run, so that no other one asks its model or runs its tools; None without a question.
+    """Hold the turn of the run, so that no other run calls its model or its tools; None if the run has no question.
 
-    What another run has done meanwhile is taken over.
+    Messages that another run appended meanwhile are taken over from the log.
     """
     if run.turn_id is None:
         return None
@@ -110,21 +110,21 @@ async def hold(run: AgentRun, *, is_new: bool | None = None) -> HeldTurn | None:
 async def _append(run: AgentRun, missing: Sequence[BaseMessage]) -> Receipt:
     """Append messages of the state to the turn that the run holds; without a question, to the log.
 
-    A client's history is compared with the log once more.
+    A client's history is compared with the log again.
     """
-    how: dict[str, Any] = {
+    options: dict[str, Any] = {
         "on_unencodable": run.rules.on_unencodable,
         "on_source_clash": run.rules.on_source_clash,
     }
     if any(isinstance(message, AIMessage) for message in missing):
-        how["stamp"] = run.view.take_stamp(run.turn_id)
+        options["stamp"] = run.view.take_stamp(run.turn_id)
     held = await hold(run) if _has_question(run, missing) else None
     if run.resent is not None:
-        receipt = await _append_resent(run, run.resent, missing, **how)
+        receipt = await _append_resent(run, run.resent, missing, AppendOptions(**options))
     elif held is not None:
-        receipt = await TurnAccess(run.chat).append(held, missing, **how)
+        receipt = await TurnAccess(run.chat).append(held, missing, **options)
     else:
-        receipt = await run.chat.append(without_marks(missing), **how)
+        receipt = await run.chat.append(without_marks(missing), **options)
     if held is not None:
         if run.resent is not None:
             await held.read_again()
@@ -135,13 +135,15 @@ async def _append(run: AgentRun, missing: Sequence[BaseMessage]) -> Receipt:
 
 
 async def _append_resent(
-    run: AgentRun, resent: Sequence[BaseMessage], missing: Sequence[BaseMessage], **how: Any
+    run: AgentRun,
+    resent: Sequence[BaseMessage],
+    missing: Sequence[BaseMessage],
+    options: AppendOptions,
 ) -> Receipt:
-    """Append messages of a client's history, which is compared with the log once more."""
-    # Copies, because known messages get the ids of the log, and the state keeps its own.
+    """Append messages of a client's history, which is compared with the log again."""
+    # Copies, because known messages get their ids from the log, but the state keeps the client's ids.
     history = [message.model_copy() for message in without_marks([*resent, *missing])]
     trust = replace(run.rules.trust, strict=False, own=frozenset(ids_of(missing)))
-    options = AppendOptions(**how)
     resender = (await host_of(run.chat).services()).resender
     scope = tuple(run.chat.scope.items())
     found: Receipt = await resender.append(scope, history, skip=True, trust=trust, options=options)
@@ -151,7 +153,7 @@ async def _append_resent(
 def _has_question(run: AgentRun, missing: Sequence[BaseMessage]) -> bool:
     """Return True if the log or the messages to append have the question of a run.
 
-    If it was removed from the state before it was appended, the run answers the one in its place, if any.
+    If it was removed from the state before it was appended, the last question to append becomes that of the run.
     """
     if run.turn_id in run.logged or run.turn_id in ids_of(missing):
         return True
@@ -165,12 +167,12 @@ def _has_question(run: AgentRun, missing: Sequence[BaseMessage]) -> bool:
 async def prepare(
     run: AgentRun, messages: Sequence[BaseMessage], state: Sequence[BaseMessage]
 ) -> AIMessage | list[BaseMessage]:
-    """Return the messages for the model at this step, view and turn; or its earlier answer to this step.
+    """Return the messages for the model at this step, or its stored reply to this step.
 
-    `messages` is the turn in the request, as other middleware left it; `state` has all of it in full.
+    `messages` is the turn in the request, which other middleware may have changed; `state` has the whole turn.
     """
     give_result_ids(messages)
-    await catch_up(run, as_in_state(messages, state))
+    await append_missing(run, as_in_state(messages, state))
     _check_question(run)
     await hold(run)
     if answer := run.next_answer(messages):
@@ -190,24 +192,23 @@ def _check_question(run: AgentRun) -> None:
     if run.turn_id is not None and run.turn_id not in run.logged:
         raise InvalidInputError(
             "the question of this run was removed from the state before it was appended, so the "
-            "model would be asked "
-            'nothing; end the run instead (`jump_to="end"`), or put another human message in its '
-            "place"
+            "model would get no question; end the run instead "
+            '(`jump_to="end"`), or replace the question by another human message'
         )
 
 
 async def end(run: AgentRun, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Append the remaining messages, and summarise if it is due; return the changes to the state's messages.
+    """Append the remaining messages, and summarise if a summary is due; return the changes to the state's messages.
 
-    If the answer came from the log, nothing is appended: hooks of other middleware ran at the end of the first run, and
-    what they add now is removed from the state.
+    If the answer came from the log, nothing is appended. The hooks of other middleware ran at the end of the first run,
+    so messages that they add now are removed from the state.
     """
     if run.is_answered:
         return [
             removal(message) for message in run.missing(messages[last_question(messages) or 0 :])
         ]
-    await catch_up(run, messages)
-    # of a tool with `return_direct`, or a structured response
+    await append_missing(run, messages)
+    # the result of a tool with `return_direct`, or a structured response
     is_result_last = bool(messages) and isinstance(messages[-1], ToolMessage)
     if is_result_last and (held := await hold(run)):
         await finish(held)
@@ -232,7 +233,7 @@ async def load(run: AgentRun) -> History:
 
 
 async def _unstreamed(work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Run work of the store. Calls of a summarizer's model in it are traced, but not streamed as the agent's."""
+    """Await work of the store. Model calls of a summarizer in it are traced, but not streamed as the agent's."""
     config: RunnableConfig = dict(var_child_runnable_config.get() or {})  # type: ignore[assignment]
     config["tags"] = [*(config.get("tags") or ()), NO_STREAM]
     with set_config_context(config) as context:

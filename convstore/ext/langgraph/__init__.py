@@ -8,9 +8,9 @@ every step::
     graph.add_node("model", call_model)       # async def call_model(state: ConversationState): ... view_of(state)
     graph.add_node("append", append_node(store))
 
-The nodes add private channels: for the view, which is never checkpointed, for the id of the question, for the ids of
-the state's messages that are in the log, and for a digest of the scope. A node that reads the view declares
-`ConversationState` as the type of its state, or the graph has it, or a subclass, as its schema.
+The nodes add private channels to the state: the view, which is never checkpointed, the id of the question, the ids of
+the state's messages that are in the log, and a digest of the scope. A node that reads the view declares
+`ConversationState` as the type of its state, unless the graph's schema is `ConversationState` or a subclass.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The nodes: one loads the view of a conversation, one appends to its log.
 
-`run_scope` finds the conversation of the run. The module is long because of what the nodes promise in docstrings.
+`run_scope` finds the conversation of the run. The module is long because the docstrings of the nodes document every
+option and promise.
 """
 
 from __future__ import annotations
@@ -28,12 +29,11 @@ from convstore.ext.checkpoints import (
     may_be_behind,
     owner_of,
 )
-from convstore.ext.langgraph.hearing import Joined, check_entered, join_turn
+from convstore.ext.langgraph.model_streams import JoinedTurn, check_entered, join_turn
 from convstore.ext.langgraph.state import (
     ConversationState,
     LoadedView,
     answer_in,
-    asked_again,
     begin_of,
     for_model,
     loaded_of,
@@ -41,6 +41,7 @@ from convstore.ext.langgraph.state import (
     messages_of,
     owner_in,
     removed_by_load,
+    repeated_questions,
     stamp_of,
     turn_in,
     turn_of_run,
@@ -61,8 +62,8 @@ from convstore.values.turns import Busy
 _HOW_TO_CHANGE = (
     "The state of the graph has this id with other content. If the question was sent again in "
     "other words, send it under a new id. If a node changed a message that is logged, let it "
-    "return the message under a new id. If the checkpoint has the other content by now, take it "
-    "out: graph.update_state(config, {'messages': [RemoveMessage(id)]})."
+    "return the message under a new id. If a checkpoint already has the other content, remove the "
+    "message: graph.update_state(config, {'messages': [RemoveMessage(id)]})."
 )
 
 
@@ -81,39 +82,41 @@ def load_node(
     """Return a node that loads the view, for `view_of`, and removes messages of earlier turns from the state.
 
     A message that is not in the log because its run broke off stays in the state and is shown, until an append node has
-    logged it. If the log already has the question of this run, because it is repeated under its id, the view continues
-    from there; if it has the answer too, that is put into the state, see `answer_of`. It costs an append and a load.
+    logged it. If a question is repeated under its id, the view has the steps that the log has of its turn. If the log
+    has the answer, too, the node adds it to the state, see `answer_of`. It costs an append and a load.
 
     Args:
         store: The store of the conversations; made by `connect` if the graph is called sync.
         scope: See `scope_of`; by default taken from the run's context and ``config["configurable"]``.
         policy: The policy of the view; None for the store's.
-        append_first: Append what the log lacks, such as the question, before the view is loaded. False leaves it to an
-            append node: the graph may still remove the question, and the stamp of its first answer lacks it.
+        append_first: Append messages that the log lacks, such as the question, before the view is loaded. False leaves
+            them to an append node: the graph may still remove the question, and the stamp of its first answer does not
+            include the question.
         number_sources: With `append_first`, as in `append_node`.
-        on_fork: When a run begins at an older checkpoint: "rewind" rewinds the conversation to it, so that the view is
-            that of the branch, and `undo_rewind` brings the abandoned one back; "raise" raises `OlderCheckpointError`.
-        drafts: Keep a draft of what a model streams in a node, as `TurnSession.stream` does, until the append node has
-            logged the reply. A function redacts it.
-        busy: If another run works on the conversation: "wait" waits for it, up to 30 seconds; "raise" raises
+        on_fork: The effect of a run that begins at an older checkpoint. "rewind" rewinds the conversation to that
+            checkpoint; `undo_rewind` restores the abandoned messages. "raise" raises `OlderCheckpointError`.
+        drafts: Keep a draft of the reply that a model streams in a node, as `TurnSession.stream` does, until the append
+            node has logged the reply. Pass a function to redact drafts.
+        busy: The effect of another run on the conversation: "wait" waits for its end, up to 30 seconds; "raise" raises
             `TurnBusyError`; "interrupt" asks another turn to stop, and waits.
-        on_dropped: Called by `view_of` with what the messages lack of the log: what the `provider` of the policy does
-            not take, and thinking that its model would refuse; not called if there is nothing.
+        on_dropped: Called by `view_of` with the parts of the log that its messages lack: those that the `provider` of
+            the policy does not support, and thinking that its model would refuse. Not called if nothing is left out.
 
     Raises:
-        InvalidScopeError: `scope` is invalid; from the node: the run lacks a key, or its checkpoint is another scope's.
-        InvalidInputError: `policy` is not a policy, or `number_sources` is given without `append_first`; from the node:
-            the state has no messages, or some without ids.
+        InvalidScopeError: `scope` is invalid. From the node: the run lacks a key, or its checkpoint belongs to another
+            scope.
+        InvalidInputError: `policy` is not a policy, or `number_sources` is given without `append_first`. From the node:
+            the state has no messages, or messages without ids.
         ContentConflictError: From the node: the log has another message under the question's id.
         OlderCheckpointError: From the node, with ``on_fork="raise"``.
         TurnClosedError: From the node: the turn was stopped and has no answer. The exit of a session that you entered
-            swallows it.
+            suppresses it.
         SyncUnsupportedError: From the node, called sync on a store that works on your client.
     """
     if number_sources is not None and not append_first:
         raise InvalidInputError(
-            "number_sources needs append_first=True, because a load node numbers what it appends; "
-            "without it pass number_sources to append_node"
+            "number_sources needs append_first=True, because a load node numbers only results that "
+            "it appends; with append_first=False pass number_sources to append_node"
         )
     policy = check_policy(policy)
     return LoadNode(
@@ -143,32 +146,35 @@ def append_node(
 
     Messages above 1 MB in total, not counting large tool results, become several batches, in order. A graph may have
     the node in several places: after the last node it logs the whole turn at once, after a tool node it logs each step.
-    Each call and its results get a unique id in state and log if the call's id is empty or repeated. A node that runs
-    again appends nothing twice. The log is immutable: a message that a later node changes stays in it as it was. The
-    first AI message of a batch gets the stamp of the view that `view_of` gave for it, see `Conversation.view_at`.
+    If the id of a call is empty or repeated, the call and its results get a unique id in state and log. A node that
+    runs again appends nothing twice. The log is immutable: if a later node changes a logged message, the log keeps the
+    old content. The first AI message of a batch gets the stamp of the view that `view_of` returned for it, see
+    `Conversation.view_at`.
 
-    The same request finds its answer, also in a graph without an edge that asks `answer_of`: if the question was
-    answered before the run, nothing is appended, and the stored answer takes the place in the state of what the graph
-    has made since the question.
+    A repeated request gets its stored answer, also in a graph that never calls `answer_of`: if the question was
+    answered before the run, nothing is appended, and in the state the stored answer replaces the messages that the
+    graph made after the question.
 
     Args:
         store: The store of the conversations; made by `connect` if the graph is called sync.
         scope: As in `load_node`.
-        number_sources: Tools, functions, or names of either, whose sources are numbered, in addition to results that
-            say that they hold sources: documents, ``search_result`` blocks, responses of known search services, and
-            texts that count their sources. () for no numbers. A result is numbered if no AI message follows it in the
-            state, which then has it with its numbers, so put the node between tools and model. A node does not know the
-            tools of its graph: a name that no tool has had is logged as a warning.
+        number_sources: Tools, functions, or names of either, whose sources are numbered. Results of other tools are
+            numbered if their form shows that they hold sources: documents, ``search_result`` blocks, responses of known
+            search services, and texts that count their sources. () for no numbers. A result is numbered if no AI
+            message follows it in the state. The state then has the result with its numbers, so put the node between
+            tools and model. A node does not know the tools of its graph: a name that no tool has had is logged as a
+            warning.
         on_unencodable: As in `Conversation.append`.
         on_source_clash: As in `Conversation.append`.
-        on_fork: As in `load_node`, for a run that begins at a checkpoint behind the load node.
-        busy: As in `load_node`, for a run that begins behind it.
+        on_fork: As in `load_node`, for a run that begins at a checkpoint after the load node.
+        busy: As in `load_node`, for a run that begins after the load node.
 
     Raises:
-        InvalidScopeError: As in `load_node`; a checkpoint is checked if the load node did not run before in this run.
-        InvalidInputError: From the node: the state has no messages, or some without ids, or see `Conversation.append`.
+        InvalidScopeError: As in `load_node`; the checkpoint is checked only if no load node ran before in this run.
+        InvalidInputError: From the node: the state has no messages, or messages without ids; also as in
+            `Conversation.append`.
         OlderCheckpointError: As in `load_node`.
-        TurnClosedError: As in `load_node`; a reply that came after the stop is not appended, what precedes it is.
+        TurnClosedError: As in `load_node`. A reply that came after the stop is not appended; messages before it are.
         SyncUnsupportedError: From the node, called sync on a store that works on your client.
     """
     options = {"on_unencodable": on_unencodable, "on_source_clash": on_source_clash}
@@ -197,7 +203,7 @@ class _Node(Runnable[Any, dict[str, Any]]):
         check_option(self.on_fork, *get_args(OnFork), name="on_fork")
 
     def __call__(self, state: ConversationState) -> dict[str, Any]:
-        """Call `invoke`. From this annotation LangGraph learns which channels the node has."""
+        """Call `invoke`. LangGraph reads the node's channels from the annotation of `state`."""
         return self.invoke(state)
 
     def invoke(
@@ -234,7 +240,7 @@ class _Node(Runnable[Any, dict[str, Any]]):
         )
 
     async def _update(self, chat: Conversation, state: Any) -> dict[str, Any]:
-        """Return the update of the state; a conflict says what to do about it in a graph."""
+        """Return the update of the state; a ContentConflictError gets a note with the remedies in a graph."""
         try:
             return await self._work(chat, state)
         except ContentConflictError as error:
@@ -246,7 +252,7 @@ class _Node(Runnable[Any, dict[str, Any]]):
         """Return the update of the state."""
 
     def _chat(self, config: RunnableConfig | None) -> Conversation:
-        """Return the conversation of the run, that of the call which it answers in an agent's tool; no I/O."""
+        """Return the conversation of the run; inside an agent's tool, the child conversation of the call. No I/O."""
         return conversation_of_run(self.store, self.scope, context=_context(), config=config)
 
 
@@ -307,7 +313,7 @@ class LoadNode(_Node):
         check_entered(chat)
         logged = logged_of(state)
         history = None if self.append_first else await chat.load_history(self.policy)
-        messages, changes, history = await self._where_it_began(chat, found, history)
+        messages, changes, history = await self._adjust_to_start(chat, found, history)
         turn_id = await _turn_of(chat, state, messages)
         if self.append_first and not answer_in(state, turn_id):
             changes = [*changes, *await self._append_first(chat, messages, logged, turn_id)]
@@ -316,10 +322,10 @@ class LoadNode(_Node):
         answer = await _find_answer(chat, history, messages, turn_id)
         if answer is None and turn_id is not None:
             history = await self._held(chat, turn_id, history)
-            # another run may have ended meanwhile
+            # another run may have answered it meanwhile
             answer = await _find_answer(chat, history, messages, turn_id)
-        if again := asked_again(history, messages, logged):
-            await chat.append(again)  # writes nothing; refuses other content under the same id
+        if repeated := repeated_questions(history, messages, logged):
+            await chat.append(repeated)  # writes nothing; refuses other content under the same id
         if held := TurnAccess(chat).held():
             join_turn(held).redact = self.redact
         logged |= ids_of(messages) & ids_of(history.messages)
@@ -336,20 +342,21 @@ class LoadNode(_Node):
             OWNER: owner_of(chat.scope),
         }
 
-    async def _where_it_began(
+    async def _adjust_to_start(
         self, chat: Conversation, messages: Sequence[BaseMessage], history: History | None
     ) -> tuple[Sequence[BaseMessage], list[BaseMessage], History | None]:
-        """Return the messages of a state with the ids that they have in the log, the changes, and a view if it holds.
+        """Rewind the log if the run began at an older checkpoint; give the question the id of the entered turn.
 
-        The log is rewound if the run began at an older checkpoint; the question has the id of the turn that the caller
-        entered.
+        Returns:
+            The state's messages under their ids in the log, the changes to the state, and the view; None if the view
+            was not loaded or is stale.
         """
         changes = list[BaseMessage]()
         if history is None or may_be_behind(history, messages):
-            branch = await go_back(chat, messages, self.on_fork)
-            if branch:
-                messages = branch.messages
-                changes = branch.changes
+            rewound = await go_back(chat, messages, self.on_fork)
+            if rewound:
+                messages = rewound.messages
+                changes = rewound.changes
                 history = None
         messages, named = await with_turn_id(chat, messages)
         return messages, [*changes, *named], history
@@ -361,7 +368,7 @@ class LoadNode(_Node):
         logged: Collection[str],
         turn_id: str | None,
     ) -> list[BaseMessage]:
-        """Append the messages of a state that are not in the log; return those that this changed."""
+        """Append the messages of a state that are not in the log; return those that got new ids or numbers."""
         new = [each for each in messages if each.id not in logged]
         if not new:
             return []
@@ -371,15 +378,16 @@ class LoadNode(_Node):
         answer = held.record.answer if held else None
         if held and answer and answer.id in ids_of(appended):
             origins = await find_origins({str(answer.id)})
-            if origins and origins.made_before:  # by a run that died before it appended its answer
+            # the answer is of an earlier run that was killed before it appended it
+            if origins and origins.made_before:
                 held.first_answer = str(answer.id)
         return _changed(appended, new)
 
     async def _held(self, chat: Conversation, turn_id: str, history: History) -> History:
-        """Hold the turn of the run until that ends; return the view, loaded again if others appended meanwhile.
+        """Hold the turn until the run ends; return the view, which is loaded again if others appended meanwhile.
 
         Raises:
-            TurnClosedError: It was stopped before it had an answer: a model would be asked in vain.
+            TurnClosedError: The turn was stopped before it had an answer, so a reply of a model would be refused.
         """
         is_new = turn_id not in ids_of(history.messages)
         held = await hold_turn(chat, turn_id, busy=self.busy, is_new=is_new)
@@ -411,9 +419,9 @@ class AppendNode(_Node):
         turn_id = turn_in(state, messages)
         joined = await self._joined(chat, turn_id)
         if answer := _answer_before(state, messages, joined):
-            return await _answered(chat, messages, new, answer, turn_id)
+            return await _replace_by_answer(chat, messages, new, answer, turn_id)
         if joined:
-            new = list(joined.taken(new))
+            new = list(joined.accepted(new))
         loaded = _loaded_from(chat, state)
         stamp = stamp_of(loaded, messages, new, counter=chat.store.token_counter)
         numbered = await _with_numbers(chat, self.numbering, messages, new)
@@ -428,24 +436,24 @@ class AppendNode(_Node):
             joined.check()
         update: dict[str, Any] = {"convstore_logged": [str(message.id) for message in new]}
         if loaded_of(state) is None and turn_id is not None:
-            # the load node would take a logged question for an old one
+            # without it, a load node would treat the logged question as one of an earlier run
             update["convstore_turn"] = turn_id
         return {**update, "messages": changed} if changed else update
 
-    async def _joined(self, chat: Conversation, turn_id: str | None) -> Joined | None:
-        """Hold the turn of the run until that ends, and return it; None without a question."""
+    async def _joined(self, chat: Conversation, turn_id: str | None) -> JoinedTurn | None:
+        """Hold the turn until the run ends, and return it; None without a question."""
         if turn_id is None:
             return None
         return join_turn(await hold_turn(chat, turn_id, busy=self.busy))
 
 
 def _loaded_from(chat: Conversation, state: Any) -> LoadedView | None:
-    """Return the view in a state if it is one of this conversation: answers elsewhere have no stamp of it."""
+    """Return the view in a state; None if it belongs to another conversation, as its stamp would be wrong here."""
     return loaded_of(state) if owner_in(state) in ("", owner_of(chat.scope)) else None
 
 
 def _changed(appended: Sequence[BaseMessage], before: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return the messages that the state has in another form."""
+    """Return the appended messages that differ from those of the state."""
     return [new for new, old in zip(appended, before, strict=True) if new is not old]
 
 
@@ -458,9 +466,9 @@ async def _append_named(
     busy: Busy,
     **options: Any,
 ) -> tuple[list[BaseMessage], int]:
-    """Append messages of a turn, each call under a unique id; return them as they are in the log, and the last entry.
+    """Append messages of a turn, each call under a unique id; return the logged messages and the last entry's number.
 
-    The stamp is that of the first AI message. The entry is 0 if nothing was written.
+    The stamp is for the first AI message. The entry number is 0 if nothing was written.
     """
     named = with_own_call_ids(messages)
     if not named:
@@ -486,7 +494,7 @@ async def _append_named(
 
 
 async def _turn_of(chat: Conversation, state: Any, messages: Sequence[BaseMessage]) -> str | None:
-    """Return `turn_of_run`; in a run that goes on from a checkpoint, the question that it had, if that is not over."""
+    """Return `turn_of_run`; in a run resumed from a checkpoint, its earlier question if that turn is not over."""
     turn_id = turn_of_run(state, messages)
     before = part_of(state, "convstore_turn")
     if loaded_of(state) is None and is_resumed() and turn_id != before in ids_of(messages):
@@ -499,9 +507,10 @@ async def _turn_of(chat: Conversation, state: Any, messages: Sequence[BaseMessag
 async def _find_answer(
     chat: Conversation, history: History, messages: Sequence[BaseMessage], question: str | None
 ) -> AIMessage | None:
-    """Return the answer that the log had to the question of a state before its run; two commands if the view has both.
+    """Return the answer to a question that the log had before this run; None without one.
 
-    What a node said before in this run is no answer yet, nor is it where the run goes on from a checkpoint.
+    Replies that nodes made in this run, or before the checkpoint from which it was resumed, do not count. Two commands
+    if the view has messages after the question, else no command.
     """
     if question not in ids_of(history.messages[:-1]):
         return None
@@ -515,25 +524,25 @@ async def _find_answer(
 
 
 def _answer_before(
-    state: Any, messages: Sequence[BaseMessage], joined: Joined | None
+    state: Any, messages: Sequence[BaseMessage], joined: JoinedTurn | None
 ) -> AIMessage | None:
-    """Return the answer that the question of a run had before the run; None if the run has it to give."""
+    """Return the answer that the question had before this run; None if this run has to give it."""
     if loaded_of(state) is not None:
         return answer_in(state, turn_in(state, messages))
     answer = joined.held.record.answer if joined else None
     logged = logged_of(state)
-    goes_on = any(isinstance(each, AIMessage) and each.id in logged for each in messages)
-    return None if goes_on or answer is None or answer.id in ids_of(messages) else answer
+    is_continued = any(isinstance(each, AIMessage) and each.id in logged for each in messages)
+    return None if is_continued or answer is None or answer.id in ids_of(messages) else answer
 
 
-async def _answered(
+async def _replace_by_answer(
     chat: Conversation,
     messages: Sequence[BaseMessage],
     new: Sequence[BaseMessage],
     answer: AIMessage,
     turn_id: str | None,
 ) -> dict[str, Any]:
-    """Return the update of a state whose question had its answer: that takes the place of what was made since."""
+    """Return the update that replaces the messages made in this run by the stored answer to the question."""
     question = begin_of(turn_id, messages)
     is_there = last_question(messages) is not None
     since = messages[question + is_there :]
@@ -551,9 +560,9 @@ async def _with_numbers(
     state: Sequence[BaseMessage],
     new: Sequence[BaseMessage],
 ) -> list[BaseMessage]:
-    """Return messages to append, with numbers on the sources of results that no AI message of the state follows.
+    """Return messages to append, with numbers on the sources of results after the last AI message of the state.
 
-    A node that runs again, because its graph was killed before the state had the numbers, takes those of the log.
+    If the node runs again, because its graph was killed before the state had the numbers, they are read from the log.
     """
     unseen = ids_of(_unseen(state))
     results = [each for each in new if isinstance(each, ToolMessage) and each.id in unseen]
@@ -581,5 +590,5 @@ def _context() -> Any:
     """Return the context of the current run; None outside of a run."""
     try:
         return getattr(get_runtime(), "context", None)
-    except (RuntimeError, KeyError):  # no run, or one of another Runnable
+    except (RuntimeError, KeyError):  # outside of a run, or in a run of another Runnable
         return None

@@ -33,18 +33,18 @@ from convstore.values.stamps import ViewStamp
 class LoadedView(dict[str, Any]):
     """The view that a load node puts into the state, for `view_of`.
 
-    Serialized, it is an empty dict: in a checkpoint of a subgraph's input, in a stream, in a trace. So history does not
-    leak by accident, and a deserialized value counts as no view.
+    It is serialized as an empty dict: in a checkpoint of a subgraph's input, in a stream, in a trace. So history does
+    not leak by accident, and a deserialized value is not used as a view.
 
     Attributes:
         history: The result of `load_history`.
         policy: The policy it was loaded with.
         covered: Ids of the state's messages that the view includes.
-        answer: The answer that the log has to the question of the run; None without one.
-        turn_id: Id of the question of the run; None without one.
-        turn: The messages of its turn that the view or an append node has seen, which the state may lose.
-        entry: Number of the last entry that an append node wrote since the view was loaded; 0 for none.
-        on_dropped: Called with what the messages for a model lack of the log; None for no call.
+        answer: The stored answer to the question of the run; None if the log has no answer.
+        turn_id: Id of the question of the run; None if the state has no question.
+        turn: The messages of its turn that the view has or an append node has written; the state may lose them.
+        entry: Number of the last entry that an append node wrote since the view was loaded; 0 if it wrote none.
+        on_dropped: Called with the parts of the log that the messages for a model lack; None to call nothing.
     """
 
     __slots__ = (
@@ -87,13 +87,13 @@ class LoadedView(dict[str, Any]):
         self.turn = [message for message in whole[begin:] if not kind_of(message)]
 
     def note(self, appended: Iterable[BaseMessage]) -> None:
-        """Add what an append node has appended in this run."""
+        """Add messages that an append node has appended in this run."""
         known = ids_of(self.turn)
         self.turn += [message for message in appended if message.id not in known]
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
-        # a copy would be an empty dict and no view
+        # a copy would be an empty dict
         return handler.generate_schema(SkipValidation[dict[str, Any]])
 
     def __repr__(self) -> str:
@@ -108,12 +108,12 @@ def _mark(logged: list[str], change: list[str] | Mapping[str, bool]) -> list[str
 
 
 def _first(owner: str, new: str) -> str:
-    """Return the owner that a state has, else the new one: the input of a run must not replace it."""
+    """Return the owner that a state has, else the new one; the input of a run must not replace an owner."""
     return owner or new
 
 
 def _newer(turn: str, new: str) -> str:  # noqa: ARG001 - a reducer has both
-    """Return the question of the run that began last."""
+    """Return the new question's id: the channel keeps that of the run that began last."""
     return new
 
 
@@ -128,7 +128,7 @@ class ConversationState(MessagesState):
         convstore_view: The view; never checkpointed, so it is absent after a resume.
         convstore_turn: Id of the question of the run, which the state may lose.
         convstore_logged: Ids of the state's messages that are in the log.
-        convstore_owner: A digest of the scope, so that no other one takes the state over.
+        convstore_owner: A digest of the scope, so that the state is refused in any other scope.
     """
 
     convstore_view: NotRequired[Annotated[LoadedView, UntrackedValue(LoadedView, guard=False)]]
@@ -140,25 +140,25 @@ class ConversationState(MessagesState):
 def view_of(state: Any) -> list[BaseMessage]:
     """Return the messages for the model: the view of the log, then this turn's messages, each exactly once.
 
-    Any provider accepts the list, whether the messages of this turn are in the log yet or not. Put your own prompt
-    before it. No I/O.
+    Any provider accepts the list, even if messages of this turn are not in the log yet. Put your own prompt before it.
+    No I/O.
 
     Args:
         state: The state that a node gets: a dict, or an object with attributes.
 
     Raises:
-        InvalidInputError: No load node has run before this node in this run of the graph; `LoadNode.aview_of` loads
-            the view where it is absent. Or the question was removed from the state before it was appended.
+        InvalidInputError: No load node has run before this node in this run of the graph; `LoadNode.aview_of` loads a
+            missing view itself. Or the question was removed from the state before it was appended.
     """
     loaded = _needed(state)
     return for_model(loaded, checked(loaded, state))
 
 
 def answer_of(state: Any) -> AIMessage | None:
-    """Return the answer that the log already has to this run's question; None if the model has to be called.
+    """Return the stored answer to this run's question; None if the model has to be called.
 
-    So a request repeated under the id of its question is answered without the model. The load node has put the answer
-    into the state, as the last of its messages. Arguments and errors are those of `view_of`.
+    So a request that is repeated under the id of its question is answered without the model. The load node has added
+    the answer to the end of the state's messages. Arguments and errors are those of `view_of`.
 
     Args:
         state: The state of the graph.
@@ -167,9 +167,9 @@ def answer_of(state: Any) -> AIMessage | None:
 
 
 def loaded_of(state: Any) -> LoadedView | None:
-    """Return the view in a state; None without one."""
+    """Return the view in a state; None if it has none."""
     loaded = part_of(state, "convstore_view")
-    # a checkpoint may have made an empty dict of it
+    # from a checkpoint it may be an empty dict
     return loaded if isinstance(loaded, LoadedView) else None
 
 
@@ -190,16 +190,16 @@ def logged_of(state: Any) -> set[str]:
 
 
 def answer_in(state: Any, turn_id: str | None) -> AIMessage | None:
-    """Return the answer that a load node of this run has found for a question; None without one."""
+    """Return the stored answer that a load node of this run has found for a question; None if it found none."""
     loaded = loaded_of(state)
     return loaded.answer if loaded is not None and loaded.turn_id == turn_id else None
 
 
 def turn_of_run(state: Any, messages: Sequence[BaseMessage]) -> str | None:
-    """Return the id of the question of a run: the newest one when its first load node ran, or now.
+    """Return the id of the question of a run: the newest question when its first load node ran, or now.
 
-    What a node says later as a user, such as a rewritten question or a critique, belongs to that turn. A run without a
-    question that is new to its thread repeats the last one.
+    Human messages that nodes add later, such as a rewritten question or a critique, belong to that turn. A run without
+    a new question repeats the last one of its thread.
     """
     logged = logged_of(state)
     loaded = loaded_of(state)
@@ -211,52 +211,53 @@ def turn_of_run(state: Any, messages: Sequence[BaseMessage]) -> str | None:
 
 
 def turn_in(state: Any, messages: Sequence[BaseMessage]) -> str | None:
-    """Return the id of the question that messages of a state answer; of one that the state has lost if it is logged."""
+    """Return the id of the question that a state's messages answer; a logged question may be missing in the state."""
     turn = part_of(state, "convstore_turn")
     return turn_of_run(state, messages) or (turn if turn in logged_of(state) else None)
 
 
 def owner_in(state: Any) -> str:
-    """Return what a state says of the conversation that it belongs to; "" for a new one."""
+    """Return the owner that a state stores, see `owner_of`; "" for a new state."""
     return str(part_of(state, OWNER) or "")
 
 
 def messages_of(state: Any) -> list[BaseMessage]:
-    """Return the messages of a state; InvalidInputError if it has none, or one without an id, which a retry needs."""
+    """Return the messages of a state. InvalidInputError without messages, or if one has no id, which retries need."""
     found = part_of(state, "messages")
     if not isinstance(found, Sequence) or not all(isinstance(each, BaseMessage) for each in found):
         raise InvalidInputError(
-            "the state has no list of messages under `messages`; make it of MessagesState"
+            "the state has no list of messages under `messages`; derive its schema from "
+            "MessagesState"
         )
-    # The nodes add the channel, so it exists, and is empty, in a graph whose messages have another key.
+    # The nodes add the channel `messages`, so it exists but is empty in a graph that uses another key.
     if not found and loaded_of(state) is None and not logged_of(state):
         raise InvalidInputError(
-            "the state has no messages under `messages`; make it of MessagesState, whose key that "
-            "is, and begin the run with a message"
+            "the state has no messages under `messages`; derive its schema from MessagesState, "
+            "which has that key, and begin the run with a message"
         )
     if nameless := [index for index, message in enumerate(found) if not message.id]:
         raise InvalidInputError(
-            f"message {nameless[0]} of the state has no id; make the state of MessagesState, "
-            "whose reducer adds ids"
+            f"message {nameless[0]} of the state has no id; derive the schema of the state from "
+            "MessagesState, whose reducer adds ids"
         )
     return list(found)
 
 
 def checked(loaded: LoadedView, state: Any) -> list[BaseMessage]:
-    """Return the messages of a state; an error if it has lost a question that the log does not have."""
+    """Return the messages of a state; raise an InvalidInputError if a question was removed before it was appended."""
     messages = messages_of(state)
     known = ids_of(messages) | logged_of(state) | loaded.covered | ids_of(loaded.history.messages)
     if loaded.turn_id and loaded.turn_id not in known and last_question(messages) is None:
         raise InvalidInputError(
             "the question of this run was removed from the state before it was appended, so the "
-            "model would be asked "
-            "nothing; end the run instead, or put another human message in its place"
+            "model would get no question; end the run instead, or replace the question by another "
+            "human message"
         )
     return messages
 
 
 def for_model(loaded: LoadedView, messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return `compose` for a call of the model, and report what it lacks of the log."""
+    """Return the messages of `compose`, and report the parts of the log that were left out."""
     dropped = list(loaded.history.dropped)
     shown = compose(loaded, messages, dropped)
     report_dropped(dropped, loaded.on_dropped)
@@ -266,17 +267,17 @@ def for_model(loaded: LoadedView, messages: Sequence[BaseMessage]) -> list[BaseM
 def compose(
     loaded: LoadedView, messages: Sequence[BaseMessage], dropped: list[Dropped] | None = None
 ) -> list[BaseMessage]:
-    """Return the view and the state's other messages, paired as a view of both would be.
+    """Return the view followed by the state's other messages, with each call paired with its result.
 
-    Messages in both are taken from the state, because its results name their calls by the ids that the state has. What
-    they lose for a provider is added to `dropped`.
+    Messages in both are taken from the state, because its results refer to calls by the ids in the state. The parts
+    that are left out for a provider are added to `dropped`.
     """
     own = {message.id: message for message in messages}
     # A result that was missing when the view was loaded may be in the state.
     view = [message for message in loaded.history.messages if kind_of(message) != "missing_result"]
     start = next((index for index, message in enumerate(view) if message.id in own), len(view))
     report = loaded.history.report
-    changed = {*report.stubbed, *report.shortened}  # above the budget
+    changed = {*report.stubbed, *report.shortened}  # in a view over budget
     head = view[:start]
     here = [_own(message, own, keep=message.id in changed) for message in view[start:]]
     shown = loaded.covered | ids_of(view)
@@ -288,7 +289,7 @@ def compose(
 
 
 def begin_of(turn_id: str | None, messages: Sequence[BaseMessage]) -> int:
-    """Return the index of a question in a state, else of the newest one; 0 without one."""
+    """Return the index of a question in a state, else that of the newest question, else 0."""
     here = (at for at, message in enumerate(messages) if message.id == turn_id)
     return next(here, last_question(messages) or 0)
 
@@ -296,15 +297,15 @@ def begin_of(turn_id: str | None, messages: Sequence[BaseMessage]) -> int:
 def removed_by_load(
     messages: Sequence[BaseMessage], logged: Collection[str], turn_id: str | None
 ) -> list[BaseMessage]:
-    """Return the messages of turns before one that the log has, which leave the state."""
+    """Return the logged messages of earlier turns, which the load node removes from the state."""
     start = begin_of(turn_id, messages)
     return [message for message in messages[:start] if message.id in logged]
 
 
-def asked_again(
+def repeated_questions(
     history: History, messages: Sequence[BaseMessage], logged: set[str]
 ) -> list[BaseMessage]:
-    """Return the questions of a state that the view has under their ids, perhaps with other content."""
+    """Return the questions of a state whose ids are in the view, but that are unlogged or have other content."""
     shown = {message.id: message for message in history.messages}
     questions = [each for each in messages if isinstance(each, HumanMessage) and each.id in shown]
     return [each for each in questions if each.id not in logged or each != shown[each.id]]
@@ -317,7 +318,7 @@ def stamp_of(
     *,
     counter: TokenCounter,
 ) -> ViewStamp | None:
-    """Return the stamp of what `view_of` gave for the first new AI message; None without a view or such a message."""
+    """Return the stamp of the view that the first new AI message answers; None without a view or such a message."""
     wanted = ids_of(message for message in new if isinstance(message, AIMessage))
     answer = next((at for at, message in enumerate(messages) if message.id in wanted), None)
     if loaded is None or answer is None:
@@ -333,7 +334,7 @@ def stamp_of(
 
 
 def _own(message: BaseMessage, own: Mapping[str | None, BaseMessage], *, keep: bool) -> BaseMessage:
-    """Return the state's message; of one that the view keeps in its form, with the call id that the state has."""
+    """Return the state's message, or the view's with `keep`; a kept result gets the call id that the state has."""
     other = own.get(message.id, message)
     if keep and isinstance(message, ToolMessage) and isinstance(other, ToolMessage):
         return message.model_copy(update={"tool_call_id": other.tool_call_id})

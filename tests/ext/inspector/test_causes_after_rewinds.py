@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from convstore import Conversation, ConversationStore
 from convstore.cli.show_calls import calls_answer
-from convstore.ext.model_calls import Calls, Kept, ModelCall, kept_between
+from convstore.ext.model_calls import CachedPrefix, Calls, ModelCall, cached_prefix
 from convstore.messages.provenance import mark
 from convstore.values.stamps import MESSAGES_CHANGED, ViewMarks, ViewStamp, break_between
 
@@ -201,18 +201,18 @@ async def test_the_views_decide_what_held(store: ConversationStore) -> None:
     new = HumanMessage("New.", id="new")
     note = HumanMessage("Note.", id="note", additional_kwargs=mark("note"))
 
-    def kept(*after: HumanMessage, cut_by: str = "", match: str = "rebuilt") -> Kept:
+    def kept(*after: HumanMessage, cut_by: str = "", match: str = "rebuilt") -> CachedPrefix:
         messages = [first, *after]
         later = view.model_copy(update={"messages": messages, "match": match})
-        return kept_between(view, later, cut_by)
+        return cached_prefix(view, later, cut_by)
 
-    assert kept(*view.messages[1:], new, cut_by="turn ended") == Kept(3, "")
-    assert kept(new) == Kept(1, "")
-    assert kept(changed, new) == kept(new, note) == Kept(1, MESSAGES_CHANGED)
-    assert kept(changed, match="differs") == Kept(1, "")
-    assert kept(changed, cut_by="turn ended") == Kept(1, "turn ended")
-    assert kept(new, cut_by="turns left out") == Kept(1, "")
-    assert kept(new, cut_by="another model") == Kept(0, "another model")
+    assert kept(*view.messages[1:], new, cut_by="turn ended") == CachedPrefix(3, "")
+    assert kept(new) == CachedPrefix(1, "")
+    assert kept(changed, new) == kept(new, note) == CachedPrefix(1, MESSAGES_CHANGED)
+    assert kept(changed, match="differs") == CachedPrefix(1, "")
+    assert kept(changed, cut_by="turn ended") == CachedPrefix(1, "turn ended")
+    assert kept(new, cut_by="turns left out") == CachedPrefix(1, "")
+    assert kept(new, cut_by="another model") == CachedPrefix(0, "another model")
 
 
 async def ask(chat: Conversation, *turns: str) -> None:

@@ -1,4 +1,4 @@
-"""Measure what a request has beside its messages: the system prompt and the tools, of which a stamp keeps the sizes."""
+"""Measure the system prompt and the tools of a model request; stamps keep their digest and sizes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _DIGEST_CHARACTERS = 16
 
 
 class RequestMeter:
-    """Measures requests, also of several threads; the last one is remembered, since most are like the one before."""
+    """Measures requests; safe to use from several threads. The last result is cached, as most requests are alike."""
 
     def __init__(self) -> None:
         self._last: tuple[list[object], list[Any], RequestParts] = ([], [], NOT_MEASURED)
 
     def measure(self, request: ModelRequest[Any], counter: TokenCounter) -> RequestParts:
-        """Return digest and sizes of the system prompt and the tools of a request."""
+        """Return the digest and the sizes of a request's system prompt and tools."""
         prompt = text_of(request.system_message.content) if request.system_message else ""
         tools = list(request.tools)
         key: list[object] = [prompt, *map(id, tools)]
@@ -37,13 +37,14 @@ class RequestMeter:
         parts = RequestParts(
             digest[:_DIGEST_CHARACTERS], _tokens(prompt, counter), _tokens(described, counter)
         )
-        # At once, as another thread may measure meanwhile; the tools are kept, or an id could be another one's.
+        # One assignment, because other threads may measure concurrently. The reference to the tools prevents Python
+        # from reusing their `id()`s.
         self._last = key, tools, parts
         return parts
 
 
 def _schema(tool: Any) -> Any:
-    """Return a tool as a provider gets it; a dict is one already."""
+    """Return the schema of a tool that is sent to a provider; a dict is a schema already."""
     return tool if isinstance(tool, dict) else convert_to_openai_tool(tool)
 
 
