@@ -1,4 +1,4 @@
-"""Messages that come to a `ChatMessageHistory` again: those of a view, and an input that the output repeats."""
+"""Recognize messages that a `ChatMessageHistory` gets again: those of a view, and an input that an output repeats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAGE = 1_000
 async def changed_messages(
     chat: Conversation, messages: Sequence[BaseMessage]
 ) -> list[BaseMessage]:
-    """Return the messages that the history does not show as they are."""
+    """Return the messages that are not in the log with the content that views show."""
     shown = await _shown(chat, [message.id for message in messages])
     return [
         message
@@ -29,7 +29,7 @@ async def changed_messages(
 
 
 async def _shown(chat: Conversation, ids: Sequence[str | None]) -> dict[str, BaseMessage]:
-    """Return the messages that the log has, by id, as views show them once their turn is finished."""
+    """Return the messages that the log has, by id, in the form that views show after their turn is finished."""
     left = [
         stored_id.ordinal
         for stored_id in (await log_of(chat).find([id_ for id_ in ids if id_])).values()
@@ -52,12 +52,12 @@ def _fields_shown(message: BaseMessage | None) -> dict[str, Any]:
 
 
 def with_id(message: BaseMessage) -> BaseMessage:
-    """Return a message with an id, which a message without one gets."""
+    """Return the message; if it has no id, a copy with a random id."""
     return message if message.id else message.model_copy(update={"id": str(uuid4())})
 
 
 def without_repeats(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return the messages without those that a later one repeats, under the same id or an id that they lack."""
+    """Return the messages without those that a later one repeats: equal content, and the same id or no id."""
     return [
         message
         for index, message in enumerate(messages)
