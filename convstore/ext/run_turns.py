@@ -241,10 +241,7 @@ class _RunTracker(BaseCallbackHandler):
         return graphs[-1] if len(graphs) > 1 else None
 
     def _graphs(self) -> list[UUID]:
-        """Return the runs of the graphs that the current code is a part of, the innermost first.
-
-        If a tool is running, only graphs inside its call are included.
-        """
+        """Return the runs of the graphs around the current code, up to a tool that runs, the innermost first."""
         runs = self.current()
         tools = [at for at, run_id in enumerate(runs) if self._runs[run_id].kind == "tool"]
         within = runs[: tools[0]] if tools else runs
@@ -356,10 +353,7 @@ def graph_question(
 
 
 def done_in_graph() -> set[str]:
-    """Return the ids of the messages that agents of the outermost graph's run have made or repeated.
-
-    The caller may add to the set; outside a graph additions have no effect.
-    """
+    """Return the ids of messages that agents of the outermost graph have made or repeated; callers add to the set."""
     graph = _TRACKER.graph()
     return graph.done if graph else set()
 
