@@ -106,7 +106,7 @@ async def _row(views: _Views, call: ModelCall, *, has_first: bool) -> _Call:
 
     With `has_first`, one that is compared with none is the first of its log.
     """
-    from convstore.values.stamps import NOTHING_HELD  # noqa: PLC0415 - loads pydantic
+    from convstore.values.stamps import WHOLE_CACHE_LOST  # noqa: PLC0415 - loads pydantic
 
     ordinal = call.ordinal if call.message_id else None
     row = _Call(ordinal, call.tokens, "not known", call.cut_by, is_rewound=call.is_rewound)
@@ -116,7 +116,7 @@ async def _row(views: _Views, call: ModelCall, *, has_first: bool) -> _Call:
     if earlier is None or call.stamp is None:
         return row
     row = row._replace(cache="broken" if call.cut_by else "held")
-    if call.cut_by not in NOTHING_HELD:
+    if call.cut_by not in WHOLE_CACHE_LOST:
         with suppress(InvalidInputError):  # a policy of another version
             return _with_views(row, await views.load(earlier), await views.load(call.stamp), views)
     return row

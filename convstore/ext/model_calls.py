@@ -22,7 +22,7 @@ from convstore.values.stamps import (
     ANOTHER_MODEL,
     ANOTHER_POLICY,
     MESSAGES_CHANGED,
-    NOTHING_HELD,
+    WHOLE_CACHE_LOST,
     SUMMARY_SET_ASIDE,
     TURN_ENDED,
     TURNS_LEFT_OUT,
@@ -44,7 +44,7 @@ class ToolCall:
     has_failed: bool = False
 
 
-UNEXPECTED = frozenset({ANOTHER_POLICY, SUMMARY_SET_ASIDE, *NOTHING_HELD})
+UNEXPECTED = frozenset({ANOTHER_POLICY, SUMMARY_SET_ASIDE, *WHOLE_CACHE_LOST})
 """Causes of a broken cache that come from the application, not from the rules of views."""
 
 
@@ -309,7 +309,7 @@ def cached_prefix(before: PastView, after: PastView, cut_by: str) -> CachedPrefi
     """
     same = same_beginning(before, after)
     is_known = "differs" not in (before.match, after.match)
-    if cut_by in NOTHING_HELD:
+    if cut_by in WHOLE_CACHE_LOST:
         return CachedPrefix(0, cut_by)
     if is_known and same == len(before.messages):
         return CachedPrefix(same, "")

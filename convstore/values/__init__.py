@@ -1,4 +1,4 @@
-"""Public models, policies and scopes, with the checks of what callers pass.
+"""Public models, policies and scopes, with the checks of arguments.
 
-Floor 0, used by every room. It imports only `exceptions`.
+Floor 0, used by every package. It imports only `exceptions`.
 """

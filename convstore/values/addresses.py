@@ -1,7 +1,7 @@
 """Validate database addresses, and redact them for display.
 
-User info and options of an address can be secrets. A malformed address may contain them anywhere, so no error quotes an
-address.
+User info and options of an address can be secrets. A malformed address may contain them anywhere, so errors never quote
+an address.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BEGINNING = re.compile(
 
 
 def check_address(uri: object) -> str:
-    """Return the address if it is well-formed; the driver checks the rest. No error contains a part of it."""
+    """Return the address if it is well-formed; the driver checks the rest. Errors never contain a part of it."""
     if not isinstance(uri, str):
         raise InvalidInputError(
             "an address must be a str such as 'mongodb://localhost:27017/app', "
@@ -68,7 +68,7 @@ def check_address(uri: object) -> str:
 
 
 def is_address(text: str) -> bool:
-    """Return True if a text is an address, even a malformed one, and not the name of a file.
+    """Return True if a text is an address, even a malformed one, rather than the name of a file.
 
     >>> is_address("mongodb://db/app"), is_address(" 'mongo:ada:secret@db/app"), is_address("chats/mongodb.jsonl")
     (True, True, False)
@@ -94,9 +94,9 @@ def safe_address(uri: str) -> str:
 
 
 def address_to_print(uri: str) -> tuple[str, bool]:
-    """Return an address with the options that are no secrets, and True if it is whole: it can be used again then.
+    """Return an address without secrets, and True if nothing had to be hidden, so that it can be used again.
 
-    "…" stands for the user info, and for all other options.
+    "…" replaces the user info, and all options but those that are known to be harmless.
 
     >>> address_to_print("mongodb://ada:secret@db/app?tls=true&tlsCertificateKeyFilePassword=secret")
     ('mongodb://…@db/app?tls=true&…', False)

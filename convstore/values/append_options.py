@@ -1,6 +1,6 @@
-"""Define how a batch is appended, and which messages of a client's history are taken.
+"""Options of an append, and options that say which messages of a client's history are accepted.
 
-Each is one value that is made where an append begins, and handed on as it is. `append.trust` has the rule for
+Each is one value that is made where an append begins, and passed on unchanged. `append.trust` has the rule for
 histories.
 """
 
@@ -18,13 +18,13 @@ from convstore.values.stamps import ViewStamp, check_stamp
 
 
 class Columns(NamedTuple):
-    """Columns of a message that its content does not say, as an archive or the run of a framework knows them.
+    """Columns of a message that do not follow from its content; an archive or the run of a framework supplies them.
 
     Attributes:
-        turn: Id of the question that it belongs to, its own if it is one; "" for none.
+        turn: Id of the question that the message belongs to, its own id for a question; "" without a turn.
         unseen: Number of messages directly before it that its model was not shown.
-        answers: For a message that a tool added to its result the `result_id` of the call, "" for any other.
-        is_failed: If a tool result reports a failed call; None if the application, or else its content, says so.
+        answers: `result_id` of the call, for a message that a tool added to its result; else "".
+        is_failed: True if a tool result reports a failed call; None to ask the application, or look at the content.
     """
 
     turn: str
@@ -35,19 +35,18 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AppendOptions:
-    """How a batch is appended.
+    """Options of an append.
 
     Attributes:
         on_unencodable: "omit" replaces values of unknown types by a marker.
         on_source_clash: "renumber" gives sources another number if theirs is taken.
         stamp: Stamp of the view that the first AI message answers.
-        question: Id of the question that all messages belong to; "" if each belongs to the turn that `log.assignment`
-            says.
-        indexes: Indexes of the messages in the caller's list, if that is longer, for the paths of values.
-        numbers: Numbers for sources that have none, if they do not come from the log that the batch is for.
-        columns: Columns of messages that the writer knows, by the ids of the messages.
-        replies: What the replies answer, if the batch is of a run: the "newest" question, though it seems answered, or
-            that of the "results" before them, whatever was asked since; "" as `log.assignment` says.
+        question: Id of the question that all messages belong to; "" to let `log.assignment` choose the turns.
+        indexes: Indexes of the messages in the caller's list, if that is longer, for the paths in errors.
+        numbers: Numbers for sources without one, used in place of the next numbers of the log.
+        columns: Columns of messages that the writer knows, by message id.
+        replies: Question of the replies in a batch of a run: the "newest" one, even if it seems answered, or that of
+            the "results" before them, even if another was asked since; "" to let `log.assignment` choose.
     """
 
     on_unencodable: Literal["raise", "omit"] = "raise"
@@ -74,7 +73,7 @@ def check_options(
     stamp: ViewStamp | None,
     turn: str | None = None,
 ) -> AppendOptions:
-    """Return the options of a caller as one value.
+    """Check the options of a caller and return them as one value.
 
     >>> check_options("raise", "renumber", None, "request-1").question
     'request-1'
@@ -89,14 +88,14 @@ def check_options(
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Options that say which messages of a history are taken.
+    """Options that say which messages of a history are accepted.
 
     Attributes:
-        is_all: Every message is taken, else human messages only.
-        is_chosen: The caller has chosen between the two.
-        client_tools: Names of tools that run on the client; results of their open calls are taken, too.
-        strict: Refuse a history that holds a message that would be ignored.
-        own: Ids of messages that the application added to the history; they are taken.
+        is_all: Accept every message; otherwise human messages only.
+        is_chosen: True if the caller chose between the two.
+        client_tools: Names of tools that run on the client; results of their open calls are accepted, too.
+        strict: Refuse a history with a message that would be ignored.
+        own: Ids of messages that the application added to the history; they are accepted.
     """
 
     is_all: bool = False
@@ -107,7 +106,7 @@ class Trust:
 
 
 def check_trust(trust: str | None, client_tools: Collection[str], strict: bool) -> Trust:
-    """Return the options of a caller as one value; None for `trust` if the caller has not chosen.
+    """Check the options of a caller and return them as one value; `trust` is None if the caller has not chosen.
 
     >>> check_trust(None, ["pick_date"], False).client_tools
     frozenset({'pick_date'})
@@ -117,13 +116,13 @@ def check_trust(trust: str | None, client_tools: Collection[str], strict: bool) 
     tools = check_names(client_tools, name="client_tools")
     if trust == "all" and (tools or strict):
         raise InvalidInputError(
-            'trust="all" takes every message; omit client_tools and strict, or pass trust="human"'
+            'trust="all" accepts every message; omit client_tools and strict, or pass trust="human"'
         )
     return Trust(trust == "all", trust is not None, tools, strict)
 
 
 class SentMessage(NamedTuple):
-    """A message that a client sent: its name for errors, the message, and the caller's object with its position."""
+    """A message of a resent history: its name in errors, the message, and the caller's object with its position."""
 
     name: str
     message: BaseMessage

@@ -1,4 +1,4 @@
-"""Templates of tool call ids: the form in which a provider writes and accepts them."""
+"""Templates that describe the tool call ids of a provider."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class CallIdTemplate:
                 )
         if not random or re.search(r"[{}]", _PART.sub("", self.template)):
             raise InvalidInputError(
-                f"{self.template!r} is no template of call ids; one looks like 'call_{{r:24:x}}' "
-                f"or '{{f}}_{{r:8:h}}'"
+                f"{self.template!r} is not a template of call ids; write one such as "
+                f"'call_{{r:24:x}}' or '{{f}}_{{r:8:h}}'"
             )
 
     def fits(self, call_id: str, *, tool: str) -> bool:
@@ -78,7 +78,7 @@ class CallIdTemplate:
 
 @lru_cache(maxsize=1_000)
 def _pattern(template: str, tool: str) -> re.Pattern[str]:
-    """Return what an id of a tool's call looks like."""
+    """Compile the pattern of a tool's call ids."""
     pattern = ""
     end = 0
     for part in _PART.finditer(template):
@@ -90,7 +90,7 @@ def _pattern(template: str, tool: str) -> re.Pattern[str]:
 
 @lru_cache(maxsize=10_000)
 def _made(template: str, seed: str, tool: str) -> str:
-    """Return the id that a seed gives; the same conversation is loaded again and again."""
+    """Return the id that a seed gives; cached, because each load of a conversation needs the same ids again."""
     length = sum(int(part[1]) for part in _PART.finditer(template) if not part[3])
     stream = hashlib.shake_256(seed.encode("utf-8", "surrogatepass"))
     draws = iter(struct.unpack(f">{length}H", stream.digest(2 * length)))

@@ -25,13 +25,13 @@ POLICY = "CONVSTORE_POLICY"
 
 
 def address_in(variables: Mapping[str, str]) -> str:
-    """Return the address of the database; no error contains a part of it.
+    """Return the address of the database; errors never contain a part of it.
 
     >>> address_in({"CONVSTORE_URI": "mongodb://db/?tls=true", "CONVSTORE_DATABASE": "chats"})
     'mongodb://db/chats?tls=true'
 
     Raises:
-        InvalidInputError: There is none, it is malformed, or it names another database than ``CONVSTORE_DATABASE``.
+        InvalidInputError: It is missing or malformed, or it names another database than ``CONVSTORE_DATABASE``.
     """
     uri = variables.get(URI, "")
     database = variables.get(DATABASE, "")
@@ -43,10 +43,10 @@ def address_in(variables: Mapping[str, str]) -> str:
 
 
 def with_database(uri: str, database: str, uri_name: str, database_name: str) -> str:
-    """Return a valid address with the database that it names, or else this one.
+    """Add the name of a database to a valid address, unless the address has one.
 
     Raises:
-        InvalidInputError: It names another database. The error has the names of the settings, not their values.
+        InvalidInputError: The address names another database. The error names the settings, not their values.
     """
     scheme, _, rest = uri.partition("://")
     place, question, options = rest.partition("?")

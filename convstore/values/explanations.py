@@ -1,4 +1,4 @@
-"""Explain in words what a view shows of each message, and why; for the inspector and the command line."""
+"""Texts of the inspector and the command line that explain in which form a view shows each message, and why."""
 
 from __future__ import annotations
 
@@ -77,16 +77,16 @@ PROMPT_UNKNOWN = (
     "The system prompt and the tools of these calls are not known: "
     "a change of them breaks the cache, too, and is not shown here."
 )
-"""Said where no stamp has a digest of them, as in loops of one's own and in graphs without the middleware."""
+"""Shown if stamps have no digest of prompt and tools, as in hand-written loops and graphs without the middleware."""
 
 
 def cause_of_stub(has_ended: bool) -> str:
-    """Return why a view shows a stub of a result, given if the turn of the result had ended."""
+    """Return the reason why a view shows a stub of a result, depending on whether the result's turn had ended."""
     return "as its turn ended" if has_ended else "as its turn is long"
 
 
 def why_stub(*, has_ended: bool) -> str:
-    """Return in sentences why a view shows a stub of a result.
+    """Return a full explanation why a view shows a stub of a result.
 
     >>> why_stub(has_ended=True)
     'A stub replaces the result, as its turn ended. Its id or its numbers read it again.'
@@ -123,7 +123,7 @@ MATCHES: Mapping[str, str] = {
 
 
 def label_of(reason: ViewReason) -> str:
-    """Return in two or three words what a view shows of a range.
+    """Return a label of two or three words for the form in which a view shows a range.
 
     >>> label_of(ViewReason(first=1, last=9, state="summarised", summary=2))
     'in summary 2'
@@ -132,6 +132,6 @@ def label_of(reason: ViewReason) -> str:
 
 
 def limit_of(reason: ViewReason, policy: HistoryPolicy) -> str:
-    """Return the reason why a limit leaves a range out, in words; "" if the policy has no such limit."""
+    """Return an explanation of the limit that leaves a range out; "" if the policy has no such limit."""
     limit = getattr(policy, reason.limit) if reason.limit else None
     return "" if limit is None else _LIMITS[reason.limit].format(limit)

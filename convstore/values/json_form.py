@@ -1,8 +1,8 @@
-"""Give values a form that JSON over HTTP can carry, which is UTF-8 without lone surrogates and of limited depth.
+"""Convert values to a form that JSON over HTTP can carry: UTF-8 without lone surrogates, and of limited depth.
 
-A half of an emoji, which a tool leaves where it cuts a text, becomes U+FFFD. A value nested deeper than parsers and
-serializers take becomes its JSON text. Values that need no change stay the same objects. `Value` is the base of the
-models that the public API returns, which are written in this form. `new_model` makes models of checked fields.
+Half an emoji, which a tool leaves where it cuts a text, becomes U+FFFD. A value nested deeper than parsers and
+serializers accept becomes its JSON text. Values that need no change stay the same objects. `Value` is the base of the
+models that the public API returns, which are serialised in this form. `new_model` makes models from checked fields.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from convstore.values.plain import with_leaves
 
 MAX_LEVELS: Final = 200
-"""Nesting far above what models write, and far below the limit of Python's recursive `json`."""
+"""Maximum nesting: far above that of arguments by models, and far below the limit of Python's recursive `json`."""
 
 DEEP_ARGUMENTS: Final = (
     "the arguments are not a JSON object, or they nest too deeply; correct the call"
 )
-"""The error of an invalid call: a fixed sentence, because it is stored and a retry must make the same message."""
+"""Error text of an invalid call. It is constant, because it is stored and a retry must make an equal message."""
 
 _LEVELS: Final = MAX_LEVELS + 20
-"""Nesting of a whole value or message, with arguments of `MAX_LEVELS` in it; pydantic writes at most 255 levels."""
+"""Maximum nesting of a message whose arguments have `MAX_LEVELS`; pydantic serialises at most 255 levels."""
 
 _KEY_LEVELS: Final = 10
 _CONTAINERS: Final = (dict, list, tuple, set, frozenset, BaseModel)
@@ -61,7 +61,7 @@ def valid_text(text: str) -> str:
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return the first field that pydantic refused, and why, without its value.
+    """Return the first field that pydantic refused with the reason, but without its value.
 
     >>> class Source(BaseModel):
     ...     number: int
@@ -85,7 +85,7 @@ def is_json(value: Any) -> bool:
 
 
 def without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that have a value.
+    """Return the fields that are not None.
 
     >>> without_nulls({"id": "m1", "stop_sequence": None})
     {'id': 'm1'}
@@ -94,7 +94,7 @@ def without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_few_levels(value: Any, most: int = MAX_LEVELS) -> bool:
-    """Return True if dicts, lists and tuples nest at most `most` levels deep, at any depth of the caller's stack."""
+    """Return True if dicts, lists and tuples nest at most `most` levels deep; this does not recurse."""
     level = [value]
     for _ in range(most):
         children = (
@@ -109,14 +109,14 @@ def has_few_levels(value: Any, most: int = MAX_LEVELS) -> bool:
 
 
 class _Written(NamedTuple):
-    """A piece of JSON text between values that are still to be written; the end of a container has its `id()`."""
+    """A finished piece of JSON text on the stack; `closes` is the `id()` of the container that ends with it."""
 
     text: str
     closes: int = 0
 
 
 def deep_json(value: Any) -> str:
-    """Return a value of any depth as JSON text, as `json.dumps` writes it; unknown values as their ``str``.
+    """Return a value of any depth as the JSON text of `json.dumps`; unknown values become their ``str``.
 
     >>> deep_json({"a": [1, None], "b": ()}) == json.dumps({"a": [1, None], "b": ()})
     True
@@ -165,9 +165,9 @@ def _key_text(key: Any) -> str:
 
 
 def sendable_message(message: BaseMessage) -> BaseMessage:
-    r"""Return a message in a form that JSON can carry, but for its artifact, which is not sent.
+    r"""Return a message in a form that JSON can carry; its artifact is left alone, because it is not sent.
 
-    Calls with arguments that nest too deeply become invalid ones.
+    Calls with arguments that nest too deeply become invalid calls.
 
     >>> sendable_message(BaseMessage("cut \ud83d", type="human")).content
     'cut \ufffd'
@@ -177,14 +177,14 @@ def sendable_message(message: BaseMessage) -> BaseMessage:
         fields = {name: value for name, value in fields.items() if name != "artifact"}
     try:
         orjson.dumps([fields, message.model_extra])
-    except TypeError:  # a lone surrogate, too many levels, or a type that JSON lacks
+    except TypeError:  # a lone surrogate, too many levels, or a type that JSON does not have
         made: BaseMessage = _sendable(message, _LEVELS, _same)
         return made
     return message
 
 
 def json_fields(message: BaseMessage) -> dict[str, Any] | None:
-    """Return the fields of a message as JSON has them; None with too many levels, or a type that JSON lacks.
+    """Return the fields of a message as JSON values; None for too many levels, or a type that JSON does not have.
 
     >>> str(json_fields(BaseMessage([{"at": (1, 2)}], type="human")))[:38]
     "{'content': [{'at': [1, 2]}], 'additio"
@@ -199,7 +199,7 @@ def json_fields(message: BaseMessage) -> dict[str, Any] | None:
 
 
 def sendable(value: Any, levels: int = _LEVELS) -> Any:
-    """Return a value in a form that JSON can carry: texts are valid, and what nests deeper than `levels` is text.
+    """Return a value in a form that JSON can carry: texts are valid, and parts below `levels` become JSON text.
 
     >>> sendable({"a": {"b": {}}}, levels=2)
     {'a': {'b': '{}'}}
@@ -215,7 +215,7 @@ def _same(value: Any) -> Any:
 
 
 def _json_leaf(value: Any) -> Any:
-    """Return a value that pydantic writes as JSON: NaN as None, other bytes than UTF-8 as Base64, any other as text."""
+    """Return a value that pydantic can serialise: NaN as None, bytes that are not UTF-8 as Base64, others as text."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     try:
@@ -229,7 +229,7 @@ def _json_leaf(value: Any) -> Any:
 
 
 def _sendable(value: Any, levels: int, leaf: _Leaf) -> Any:
-    """Return a value in its new form; one Python frame for each level, because callers may have used most of them."""
+    """Return a value in its new form. It uses one Python frame for each level, as callers may have used many."""
     if isinstance(value, str):
         return valid_text(value)
     if not isinstance(value, _CONTAINERS):
@@ -265,7 +265,7 @@ def _with_items(value: Any, made: list[Any]) -> Any:
 
 
 def with_invalid_calls(message: AIMessage) -> AIMessage:
-    """Move calls whose arguments nest too deeply to the invalid ones, as they are when a provider's dict is read."""
+    """Make calls whose arguments nest too deeply invalid calls, as the reader of a provider's dict does."""
     calls = message.tool_calls
     deep = [
         call
@@ -306,9 +306,9 @@ _ANY = TypeAdapter[Any](
 
 
 def json_values(document: Any) -> Any:
-    """Return a document for JSON: dates as text, bytes as base64, values of other types as their repr.
+    """Return a document as JSON values: dates as text, bytes as base64, values of other types as their repr.
 
-    JSON has no NaN and no infinite numbers, so they are texts.
+    NaN and infinite numbers become texts.
 
     >>> json_values({"a": [1.5, float("nan"), float("-inf")], "b": b"x"})
     {'a': [1.5, 'NaN', '-Infinity'], 'b': 'eA=='}
@@ -330,7 +330,7 @@ def _finite(value: Any) -> Any:
 
 
 def _with_keys(value: Any) -> Any:
-    """Return a value of dicts and lists for JSON, with the keys of dicts as they are."""
+    """Return dicts and lists as JSON values; keys that are texts stay as they are."""
     if isinstance(value, dict):
         return {
             key if isinstance(key, str) else str(key): _with_keys(part)
@@ -344,8 +344,8 @@ def _with_keys(value: Any) -> Any:
 class Value(BaseModel):
     """A frozen model of the public API, which can always be written as JSON.
 
-    In JSON, lone surrogates become U+FFFD, values nested deeper than serializers take become their JSON text, calls
-    with such arguments invalid calls, and values that JSON lacks a text. `model_dump` returns them as they are.
+    In JSON, lone surrogates become U+FFFD, values that nest too deeply become their JSON text, and calls with such
+    arguments become invalid calls. Values that JSON does not have become text. `model_dump` returns all unchanged.
     """
 
     model_config = ConfigDict(
@@ -361,7 +361,7 @@ class Value(BaseModel):
             written = write(self)
             if is_json(written):
                 return written
-        except (ValueError, RecursionError):  # too many levels, or a type that JSON lacks
+        except (ValueError, RecursionError):  # too many levels, or a type that JSON does not have
             pass
         return write(_sendable(self, _LEVELS, _json_leaf))
 
@@ -381,7 +381,7 @@ def new_model(
     private: dict[str, Any] | None = None,
     fields_set: set[str],
 ) -> _Model:
-    """Return a pydantic model with all these fields, which it takes over; pickle restores models the same way."""
+    """Make a pydantic model of checked fields without validation, as pickle does. The model keeps the passed dicts."""
     model = _new(class_)
     _set_values(model, values)
     _set_extra(model, extra)

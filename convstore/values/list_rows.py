@@ -1,6 +1,6 @@
-"""The rows of a list of conversations, each with the end of its log, and how to select and order them.
+"""The rows of a list of conversations, each with the state of its newest turn, and their filters and orders.
 
-For the inspector and the command line.
+The inspector and the command line show these lists.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ LABELS: Mapping[str, str] = {
     "refused": "refused",
     "stopped": "stopped",
 }
-"""The words for what the newest turn is doing, or how it ended, unless it is finished."""
+"""Labels of the states of a newest turn; a finished turn has no label."""
 
 
 _LASTING = frozenset({"waiting", "asked"})
-"""Ends that last until somebody acts."""
+"""States that last until a user or an application acts."""
 
 
 class ConversationEnd(NamedTuple):
-    """The end of a conversation.
+    """The state of the newest turn of a conversation.
 
     Attributes:
-        status: The status of its newest turn, as in `TurnState`; "cut", "refused" or "imported" as in
-            `ConversationInfo`; "" without a turn.
+        status: The status of the turn, as in `TurnState`; "cut", "refused" or "imported" as in `ConversationInfo`; ""
+            without a turn.
         waiting: Names of the tools whose calls wait for a person.
         error: Class and first line of the error by which the turn broke off, "" if that is not known.
-        step: Where an interrupted turn is, such as "during search"; "" if that is not known.
-        is_only_asked: True if the turn has only its question: nothing says that somebody worked on it.
+        step: The step at which a turn was interrupted, such as "during search"; "" if that is not known.
+        is_only_asked: True if the turn has only its question, and nothing shows that a worker began to answer it.
         since: Date of the newest entry of the log; None if it was not read.
-        open_calls: For an interrupted turn the `result_id` of each call without a result.
+        open_calls: For an interrupted turn, the `result_id` of each call without a result.
     """
 
     status: Status | State = ""
@@ -65,17 +65,17 @@ class ConversationEnd(NamedTuple):
 
     @classmethod
     def of(cls, info: ConversationInfo) -> ConversationEnd:
-        """Return the end of a conversation whose newest turn is not open."""
+        """Return the state that the head shows; an empty one for an open turn, whose state the head does not know."""
         return cls() if info.state == "open" else cls(info.state)
 
     @property
     def kind(self) -> str:
-        """A key of `LABELS`; another text if the turn is finished, or there is none."""
+        """A key of `LABELS`; "finished" or "" for a turn without a label."""
         return "asked" if self.is_only_asked else self.status
 
     @property
     def label(self) -> str:
-        """What the newest turn is doing, or how it ended, in the words of `LABELS`; "" if it is finished."""
+        """The label of the state in `LABELS`; "" if the turn is finished."""
         return LABELS.get(self.kind, "")
 
     @property
@@ -86,9 +86,9 @@ class ConversationEnd(NamedTuple):
         return ", ".join(self.waiting)
 
     def line(self, now: datetime | None = None) -> str:
-        """Return its label and its reason; "" if it is finished.
+        """Return the label and the reason; "" if the turn is finished.
 
-        Given the time, also for how long a turn waits or has no answer: nothing was written since.
+        With `now`, it also says how long the turn has been waiting or without an answer.
         """
         label = self.label
         if now and self.since and self.kind in _LASTING:
@@ -100,18 +100,18 @@ _FULL = 0.8
 """Share of its budget from which the last call counts as nearly full."""
 
 _IN_NEED = frozenset({"waiting", "interrupted", "asked", "cut", "refused"})
-"""Ends of a conversation that need attention."""
+"""States of a newest turn that need attention."""
 
 _OUT_OF_ORDER = timedelta(minutes=1)
 _MOST_VALUES = 30
-"""Values of a scope key that the form offers."""
+"""Maximum number of values of a scope key that the filter form offers."""
 _COVERED_BY_VALUES = 0.25
-"""Share of the conversations that the values of a scope key must have together, or the form does not offer them."""
+"""The form offers the values of a scope key only if at least this share of the conversations has one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListRow:
-    """A conversation of the list, the end of its log, and if a message of it was rated down."""
+    """A conversation of the list, the state of its newest turn, and True if a message of it was rated down."""
 
     info: ConversationInfo
     end: ConversationEnd
@@ -124,24 +124,24 @@ class ListRow:
 
     @property
     def share(self) -> float:
-        """The share of its budget that the last call took; 0 if it is not known, or has no limit."""
+        """The share of the budget that the last call used; 0 if it is unknown, or has no limit."""
         call = self.info.last_call
         return call.tokens / call.max_tokens if call and call.max_tokens else 0.0
 
     @property
     def is_full(self) -> bool:
-        """True if the last call took more than most of its budget."""
+        """True if the last call used over 80 % of its budget."""
         return self.share > _FULL
 
     @property
     def billed(self) -> Usage:
-        """The tokens that providers counted, of all models; zeros if they did not."""
+        """The sum of the tokens that providers counted for all models; zeros without counts."""
         return reduce(Usage.plus, (Usage(**counts) for counts in self.info.usage.values()), Usage())
 
     def state_line(self, now: datetime | None = None) -> str:
-        """Return its end with the reason, the share of its budget if it is nearly full, and if it was rated down.
+        """Return the state with its reason, a note if the budget is nearly used up, and a note if it was rated down.
 
-        Given the time, also how long the end has lasted; see `ConversationEnd.line`.
+        With `now`, it also says how long the state has lasted; see `ConversationEnd.line`.
         """
         share = f"{percent(self.share)}% of its budget" if self.is_full else ""
         rating = CHIPS["down"][0] if self.is_rated_down else ""
@@ -149,7 +149,7 @@ class ListRow:
 
     @property
     def needs_attention(self) -> bool:
-        """True if it waits for a person, broke off, has no whole answer, or has little room left."""
+        """True if the turn waits for a person, broke off or lacks a whole answer, or the budget is nearly used up."""
         return self.is_full or self.end.kind in _IN_NEED
 
 
@@ -164,7 +164,7 @@ CHIPS: Mapping[str, tuple[str, Callable[[ListRow], bool]]] = {
     "down": ("rated down", lambda row: row.is_rated_down),
     "full": ("over 80 %", lambda row: row.is_full),
 }
-"""States by which the form keeps rows: the label of each, and its rule."""
+"""Filters of the form by state: the label of each, and its rule."""
 
 TIMES: Mapping[str, tuple[str, timedelta | None]] = {
     "": ("any time", None),
@@ -173,7 +173,7 @@ TIMES: Mapping[str, tuple[str, timedelta | None]] = {
     "7d": ("last 7 days", timedelta(days=7)),
     "30d": ("last 30 days", timedelta(days=30)),
 }
-"""Times since the last message by which the form keeps rows."""
+"""Filters of the form by the time since the last message."""
 
 ORDERS: Mapping[str, tuple[str, Callable[[ListRow], float]]] = {
     "": ("newest", lambda _: 0),
@@ -183,13 +183,13 @@ ORDERS: Mapping[str, tuple[str, Callable[[ListRow], float]]] = {
     "failed": ("most failed", lambda row: row.info.failed),
     "turns": ("most turns", lambda row: row.info.turns),
 }
-"""Orders of the rows: the label of each, and its key, the highest first; rows that are equal stay newest first."""
+"""Orders of the rows: the label of each, and its sort key, highest first. Equal rows stay newest first."""
 
 
 def document_of(row: ListRow, title: str | None, costs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a conversation as `list --json`, `show --json` and the inspector's ``list.json`` have it.
+    """Return the JSON document of a conversation for `list --json`, `show --json` and the inspector's ``list.json``.
 
-    `title` is its title, or else its first question. `costs` are those of `ext.sums.cost_columns`.
+    `title` is its title, or else its first question. `costs` come from `ext.sums.cost_columns`.
     """
     return {
         **row.info.model_dump(),
@@ -211,11 +211,11 @@ _PARTS: Mapping[str, Iterable[str]] = {
     "last_message": MessagePreview.model_fields,
     "forked_from": ForkOrigin.model_fields,
 }
-"""Fields of a document that are columns each in a table."""
+"""Fields of a document that become one column for each of their parts."""
 
 
 def columns_of(document: Mapping[str, Any], scope_keys: Sequence[str]) -> dict[str, Any]:
-    """Return the document of a conversation as a row of a table: lists and other objects are JSON texts."""
+    """Return the document of a conversation as a row of a table; lists and other objects become JSON texts."""
     scope = document["scope"]
     columns = dict[str, Any]({key: scope.get(key) for key in (*scope_keys, "path")})
     for name, value in document.items():
@@ -229,7 +229,7 @@ def columns_of(document: Mapping[str, Any], scope_keys: Sequence[str]) -> dict[s
 
 
 class Chip(NamedTuple):
-    """The button of a state.
+    """The button of a filter by state.
 
     Attributes:
         label: The label of the state.
@@ -243,16 +243,16 @@ class Chip(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The label and the number, "1+" for at least 1; no number if none was found and older ones may be."""
+        """The label with the number, such as "1+" for at least 1; without a number for at least 0."""
         if not self.is_least:
             return f"{self.label} {counted(self.number)}"
         return f"{self.label} {counted(self.number)}+" if self.number else self.label
 
 
 def chips_of(rows: Sequence[ListRow], *, has_older: bool, chosen: str) -> dict[str, Chip]:
-    """Return the buttons of the states that rows have, or that may be found in older conversations.
+    """Return the buttons of the states that rows have, and of all states if older conversations were not read.
 
-    "attention", and the state that is chosen, have a button always.
+    "attention" and the chosen state always have a button.
     """
     chips = {
         name: Chip(label, sum(is_kept(row) for row in rows), is_least=has_older)
@@ -265,15 +265,15 @@ def chips_of(rows: Sequence[ListRow], *, has_older: bool, chosen: str) -> dict[s
 
 
 def may_be_since(info: ConversationInfo, time: datetime | None) -> bool:
-    """Return False if a conversation, and so all that are listed after it, were changed before a time.
+    """Return False if a conversation, and so all that are listed after it, were last changed before a time.
 
-    Conversations are listed by dates that are older than theirs by at most 10 seconds, or by what clocks differ.
+    The dates that order a list may be up to 10 seconds old, and clocks may differ; so a minute is allowed for.
     """
     return time is None or info.updated_at is None or info.updated_at >= time - _OUT_OF_ORDER
 
 
 def with_chip(rows: Sequence[ListRow], chip: str) -> list[ListRow]:
-    """Return the rows in a state, one of `CHIPS`; all of them for ""."""
+    """Return the rows in a state, a key of `CHIPS`; all rows for ""."""
     if not chip:
         return list(rows)
     is_kept = CHIPS[chip][1]
@@ -281,23 +281,23 @@ def with_chip(rows: Sequence[ListRow], chip: str) -> list[ListRow]:
 
 
 def since(rows: Sequence[ListRow], span: timedelta | None, now: datetime) -> list[ListRow]:
-    """Return the rows whose conversation was changed within a length of time; all of them for None."""
+    """Return the rows whose conversation was changed within a time span; all rows for None."""
     if span is None:
         return list(rows)
     return [row for row in rows if row.info.updated_at and now - row.info.updated_at <= span]
 
 
 def in_order(rows: Sequence[ListRow], order: str) -> list[ListRow]:
-    """Return the rows in an order, one of `ORDERS`."""
+    """Return the rows in an order, a key of `ORDERS`."""
     key = ORDERS[order][1]
     return sorted(rows, key=key, reverse=True)
 
 
 def scope_choices(rows: Sequence[ListRow], keys: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the scope values that several rows share, as key and id of a conversation that has it, and its text.
+    """Return the scope values that several rows share, as pairs of a choice and its label.
 
-    An address names a conversation in place of the value. The most frequent value of a key comes first. A key is left
-    out if nearly each conversation has a value of its own.
+    A choice has the id of a conversation with the value, so that the value itself is not in a page's address. The most
+    frequent value of a key comes first. A key is left out if nearly each conversation has a value of its own.
     """
     choices = list[tuple[str, str]]()
     for key in keys:

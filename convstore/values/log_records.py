@@ -1,4 +1,4 @@
-"""Items of a log that are no messages, and the records that exports read of a log and imports write to one."""
+"""Items that a log has besides messages, and the records that exports read from a log and imports write to one."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from convstore.values.stamps import ViewStamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordItem:
-    """One message of a record to import, or of a log, with its metadata from there.
+    """One message of a conversation to import, or of a log, with its metadata.
 
     Attributes:
         message: A LangChain message or a dict in OpenAI's format; None if the source has no valid message.
-        problem: Why there is no valid message.
+        problem: Reason why the source has no valid message.
         key: Identifies a message without an id in its source; by default its position.
         where: Location in the source, for reports; by default its position.
-        at: When it was written first; UTC if it has no time zone. None takes the date from a dict's own fields.
-        unread_date: The date of the source, if it cannot be read.
-        entry: Number of the entry that held it; messages with the same one are appended together.
-        turn: Position, from 1, of the question that it belongs to, its own if it is one, 0 for none; None if the store
-            is to find it.
-        unseen: For an AI message the number of messages directly before it that its model was not shown.
-        added_to: For a message that a tool added to its result the `result_id` of the call; it needs `turn`.
-        is_failed: If a tool result reports a failed call, None if the store is to say so; it needs `turn`.
+        at: When it was first written; UTC if it has no time zone. None takes the date from a dict's own fields.
+        unread_date: The date in the source, if it cannot be parsed.
+        entry: Number of the entry that held it; messages with the same number are appended together.
+        turn: Position, from 1, of the question that it belongs to, its own for a question, 0 without a turn. None lets
+            the store choose.
+        unseen: For an AI message, the number of messages directly before it that its model was not shown.
+        added_to: `result_id` of the call, for a message that a tool added to its result; it needs `turn`.
+        is_failed: True if a tool result reports a failed call; None lets the store decide. It needs `turn`.
         sources: Ids of its sources, as text such as "3, 11-20".
         annotations: Values set with `annotate`.
-        stamp: For an AI message the stamp of the view that it answers: that of everything before its entry.
+        stamp: For an AI message, the stamp of the view that it answers: the view before its entry.
     """
 
     message: BaseMessage | Mapping[str, Any] | None
@@ -63,7 +63,7 @@ class RecordItem:
 
 @dataclass(frozen=True, slots=True)
 class StoredId:
-    """A message that is in the log: the number of its entry, the digest of its content, the ids of its sources."""
+    """A message of the log: number of its entry, ordinal, digest of its content, and ids of its sources."""
 
     entry: int
     ordinal: int
@@ -72,23 +72,23 @@ class StoredId:
 
 
 class LogChange(NamedTuple):
-    """What an entry did besides appending messages, as an archive has it; see `log.changes`.
+    """A change by an entry other than its messages, in the form of an archive; see `log.changes`.
 
     Attributes:
-        ordinal: The last one of the log then.
+        ordinal: Last ordinal of the log at that time.
         kind: "wait", "decide", "finish" or "stop" for an event of a turn, or of a variant; "begin" for the first entry
-            of a variant, "append" for another one without an event; "activate", "rewind" or "undo"; "fact" for a fact
-            of its entry that an archive has as it is.
+            of a variant, "append" for a later one without an event; "activate", "rewind" or "undo"; "fact" for another
+            fact of an entry.
         at: When it was written.
         turn: Id of the turn.
-        first_turn: For a variant, id of the turn that stood first at its place.
+        first_turn: For a variant, the id of the first turn at its place.
         variant: Id of the variant.
-        call: For "wait" and "decide" the `result_id` of the call.
-        values: For "wait" and "decide" how it waits, or the decision, as JSON; the value of a fact as its text.
-        message: Id of the first message that was rewound or restored, "" for none; for "begin" that of the question
-            which stood at the place.
-        has_messages: The messages of the entry were appended with it.
-        shows: For a variant, the entry that made it active.
+        call: For "wait" and "decide", the `result_id` of the call.
+        values: For "wait" the pause and for "decide" the decision, as JSON; for "fact" its value as text.
+        message: Id of the first message that was rewound or restored, "" without one; for "begin", the id of the
+            question that the variant replaces.
+        has_messages: True if the messages of the entry were appended with this change.
+        shows: True if this entry made the variant active.
         name: Name of the kind of a fact.
     """
 
@@ -107,28 +107,28 @@ class LogChange(NamedTuple):
 
     @property
     def is_fact(self) -> bool:
-        """True for a fact of an entry."""
+        """True for a change of the kind "fact"."""
         return self.kind == "fact"
 
     @property
     def is_event(self) -> bool:
-        """True if a worker or a person said it of a turn, and it moves no messages."""
+        """True for an event of a turn, which appends and moves no messages by itself."""
         return self.kind in ("wait", "decide", "finish", "stop")
 
     @property
     def leading(self) -> LogChange | None:
-        """The change of the first of two entries that have its messages together, None for none."""
+        """The change for the first entry, if the messages of this change are split into two; None without a variant."""
         return self._replace(kind="append", shows=False) if self.variant else None
 
 
 @dataclass(slots=True, kw_only=True)
 class LogItem:
-    """Something to keep in the log between its messages: a mark, a title, an approval request of a framework.
+    """A value to keep in the log between its messages: a mark, a title, an approval request of a framework.
 
-    No view, count, title or search has it; only `Conversation.items` returns it.
+    Only `Conversation.items` returns it; views, counts, titles and searches ignore it.
 
     Attributes:
-        kind: What it is, such as "openai.compaction"; `Conversation.items` selects by it.
+        kind: Kind of the item, such as "openai.compaction"; `Conversation.items` selects by it.
         data: Any value that an artifact may hold, of any size.
         id: Unique among the items of its conversation. `Conversation.append` sets a missing one.
     """
@@ -139,7 +139,7 @@ class LogItem:
 
 
 class PlacedItem(NamedTuple):
-    """An item of a batch, or of a record to import, and the number of messages before it."""
+    """An item of a batch, or of a conversation to import, and the number of messages before it."""
 
     item: LogItem
     position: int
@@ -149,12 +149,13 @@ class StoredItem(Value):
     """An item of the log.
 
     Attributes:
-        id: Its id.
-        kind: Its kind.
+        id: Id of the item.
+        kind: Kind of the item.
         data: Equal to the appended value.
-        after: Ordinal of the message that it follows, 0 for none. Items of one message are in the order of appends.
+        after: Ordinal of the message that it follows, 0 at the beginning of the log. Items after the same message are
+            in the order of appends.
         created_at: When it was appended (UTC).
-        is_rewound: It was rewound. Only with ``rewound=True``.
+        is_rewound: True if it was rewound. Only with ``rewound=True``.
     """
 
     id: str

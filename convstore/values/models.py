@@ -1,7 +1,7 @@
 """Return values of the public API: data without behaviour or I/O.
 
-Fields cannot be reassigned, but lists and dicts inside them are ordinary ones. They are pydantic models, so that a
-backend can return them from an endpoint as they are. Messages are serialised with all fields of their own class.
+Fields cannot be reassigned, but lists and dicts inside them can be changed. They are pydantic models, so that a backend
+can return them from an endpoint as they are. Messages are serialised with all fields of their own class.
 
 The module is long because half of it is the documentation of fields.
 """
@@ -26,17 +26,17 @@ class Receipt(Value):
     """The result of an append.
 
     Attributes:
-        message_ids: The id of each message of the batch that the log has, in batch order.
+        message_ids: Ids of the batch's messages that are in the log, in batch order.
         first: Lowest ordinal of the batch's messages, including those written earlier.
         last: Highest ordinal of the batch's messages.
         ordinals: The ordinals of the same messages, in the same order.
         written: Number of messages written by this call; 0 for a repeated batch.
-        entry: Number of the entry that they were written in, which stamps of later views name; 0 if nothing was.
+        entry: Number of the entry with the written messages, which stamps of later views name; 0 if `written` is 0.
         source_ids: First and last source id assigned to the results written now, ``(1, 1)`` for one source; None
             without sources.
         omitted: Paths of values of unknown types that were left out (``on_unencodable="omit"``).
         renumbered: By tool message id, old and new numbers of sources (``on_source_clash="renumber"``).
-        ignored: Names of the messages that were not taken from a client's history, such as "message 2 (tool)".
+        ignored: Names of the messages of a client's history that were not accepted, such as "message 2 (tool)".
     """
 
     message_ids: tuple[str, ...]
@@ -52,7 +52,7 @@ class Receipt(Value):
 
 
 class HistoryReport(Value):
-    """The steps by which `load_history` built the view, and its cost.
+    """A report on how `load_history` built the view, and at what cost.
 
     Attributes:
         stubbed: Ids of tool messages shown as stubs, or with the suffix that names their sources.
@@ -60,8 +60,8 @@ class HistoryReport(Value):
         shortened: Ids of messages with long texts, of which only beginning and end are shown.
         left_out_turns: Whole turns before the view, left out by the budget or `max_turns`; no summary covers them.
         left_out_steps: Steps of later turns that are left out: AI messages with calls and their results.
-        is_excursion: True if more is left out or shortened than in views before and after, because what the model has
-            not read yet needs the room.
+        is_excursion: True if this view leaves out or shortens more than the views before and after it, because
+            messages that the model has not read yet need the room.
         missing_results: Tool call ids that got a synthetic error result.
         orphans: Ids of tool messages left out because no call matches them.
         late_results: Ids of tool messages shown as text, because a summary or a note may have replaced their call.
@@ -69,21 +69,21 @@ class HistoryReport(Value):
         over_budget: The view is larger than `max_tokens`. Either the turn in progress alone does not fit, or its unread
             images and files leave earlier turns a quarter of the budget, or it no longer fits in the form required by
             `provider`.
-        tokens_before: The whole log with every result in full, by the store's counter; without rewound messages.
-        tokens_after: The view, by the store's counter.
-        tokens_unsummarized: Messages not covered by a summary, in the view or not, as a compaction rule measures them:
-            without leading system messages, old results as stubs.
+        tokens_before: Size of the whole log with every result in full, without rewound messages.
+        tokens_after: Size of the view. All sizes are by the store's counter.
+        tokens_unsummarized: Size of the messages not covered by a summary, in the view or not, as a compaction rule
+            measures them: without leading system messages, old results as stubs.
         counter_error: Class of the last error that the store's token counter raised in this process, or "no whole
             number from 0" if it returned anything else; "" without one. Messages that it could not count have estimated
             sizes.
         request_bytes: Estimated size of a request with the view: four bytes a token, and its images, audio and files
             as Base64.
-        documents: Documents read from the server.
-        bytes: Their size as stored.
+        documents: Number of documents read from the server.
+        bytes: Stored size of these documents.
         round_trips: Number of waits for the server; commands sent together count as one.
-        reasons: Of `Conversation.view_at`, why each message is shown as it is: ranges of ordinals in order, at most
-            the last 500.
-        reasons_before: Pass it as ``reasons_before`` to get the ranges before these; None if these are the first.
+        reasons: From `Conversation.view_at`, the reason why each message is shown as it is: ranges of ordinals in
+            order, at most the last 500.
+        reasons_before: Pass it as ``reasons_before`` to get earlier ranges; None if `reasons` begins with the first.
     """
 
     stubbed: tuple[str, ...] = ()
@@ -117,15 +117,15 @@ class Summary(Value):
         first: First ordinal that it covers.
         last: Last ordinal that it covers.
         text: The summary.
-        messages: The messages that show it in views.
+        messages: The messages by which views show it.
         model: Name of the model that wrote it.
         tokens_in: Size of the messages folded into it as views showed them, including the previous summary.
         tokens_out: Size of the summary itself.
         created_at: Time of creation (UTC).
         reason: Why it was made, as the end of a sentence: "turns had left the view"; "" if an older version made it.
-        tool_message_ids: Tool results that it covers, in order.
-        source_ids: Ids of their sources, as text.
-        is_current: True if views show it, unless messages that it covers were rewound.
+        tool_message_ids: Ids of the tool results that it covers, in order.
+        source_ids: Ids of the sources of these results, as text.
+        is_current: True if it is the current summary. Views show it unless messages that it covers were rewound.
     """
 
     version: int
@@ -148,8 +148,8 @@ class Compaction(Value):
 
     Attributes:
         status: "done"; "not_needed": too little would be saved; "busy": another worker is compacting; "failed";
-            "waiting": retries back off after a recent failure; "running": the load stopped waiting for the summarizer,
-            whose result is committed later.
+            "waiting": retries back off after a recent failure; "running": the load did not wait for the summarizer any
+            longer, and the summary is committed later.
         summary: The new summary, if the status is "done".
         problem: The reason of a failure or a delay, else "".
     """
@@ -163,17 +163,17 @@ class Source(Value):
     """One retrieved item of a tool result.
 
     Attributes:
-        source_id: Its number, unique in the conversation and never changed.
+        source_id: Number of the source, unique in the conversation and never changed.
         title: "" if the tool gave no title.
         url: "" if the tool gave no address.
-        content: Its text, or the part of it that is on this page.
-        metadata: All other fields that the tool gave. A page holds only the fields that fit; a mark under "convstore"
-            names the others.
-        tool_message_id: The tool message that contains it.
-        earlier_id: The number under which the same text was shown first, None if it was new. Only recent sources are
+        content: Text of the source, or the part of it that is on this page.
+        metadata: All other fields that the tool gave. A page has only the fields that fit; an entry "convstore" names
+            the others.
+        tool_message_id: Id of the tool message that contains the source.
+        earlier_id: The number with which the same text was first shown, None if it was new. Only recent sources are
             compared.
-        given_id: The number that the tool gave it, if that was taken (``on_source_clash="renumber"``).
-        child_id: The `conversation_id` of the child that has it, with its message; "" for the conversation itself.
+        given_id: The number that the tool assigned, if it was taken (``on_source_clash="renumber"``); else None.
+        child_id: The `conversation_id` of the child that has the source; "" for the conversation itself.
     """
 
     source_id: int
@@ -206,14 +206,14 @@ class ToolRecord(Value):
 
     Attributes:
         tool_message_id: The message's id.
-        tool_call_id: The call it answers; "" for a message that is not a tool result.
+        tool_call_id: Id of the call that it answers; "" for a message that is not a tool result.
         tool: The tool's name, "" if it is unknown.
         status: "success" or "error", unless the message was appended with another value.
         is_failed: True for a result that reports a failed call: by the store's `is_failed`, or else by its status or a
             ``"success": false`` in its JSON.
         content: Equal to the content that was appended.
         artifact: Equal to the artifact that was appended.
-        sources: The sources in it, with their numbers and full texts.
+        sources: The sources of the message, with their numbers and full texts.
         ordinal: Its position in the log.
         created_at: When it was appended (UTC).
     """
@@ -237,8 +237,8 @@ class StoredMessage(Value):
         ordinal: Its position in the log: 1, 2, 3 …
         created_at: When it was appended (UTC).
         message: The message as appended, or as views show it.
-        turn_id: Its own id if it is a question, else that of the question that it belongs to; "" for a message of no
-            turn, such as a greeting, a note after an answer or a reminder.
+        turn_id: Id of the turn that it belongs to, which is the id of the question; "" for a message outside turns,
+            such as a greeting, a note after an answer or a reminder.
         annotations: Values set with `annotate`.
         stamp: Stamp of the view that an AI message answers, if it was appended with one.
         tokens: Its size as appended, by the token counter of the store that appended it.
@@ -263,11 +263,11 @@ class TurnState(Value):
     ``chat.turn(state.turn_id, regenerate=state.variant_id or None)`` continues it.
 
     Attributes:
-        turn_id: Id of the turn; of an edit that views do not show yet, the id of the new question.
+        turn_id: Id of the turn; for an edited question that views do not show yet, its id.
         variant_id: The `regenerate` key of another answer that views do not show yet; else "".
-        status: "running" in a worker, "waiting" for a person, "finished", "stopped", or "interrupted": nobody works on
-            it, and the same request continues it.
-        draft: The beginning of a reply that is being streamed, or was when its worker was killed; not in the log.
+        status: "running" in a worker, "waiting" for a person, "finished", "stopped", or "interrupted": it has no
+            worker, and the same request continues it.
+        draft: The beginning of a reply that a worker is streaming, or was streaming when it was killed; not in the log.
         waiting_calls: The calls that a person has to decide about.
     """
 
@@ -284,9 +284,9 @@ class ConversationUpdate(Value):
     Attributes:
         replaces_from: Drop the messages with this ordinal and higher ones, which were rewound or are in `messages`.
         messages: Messages to add, in order.
-        turn: The last turn, or what replaces an answer or a question since then: while a worker makes it, and from the
-            time that it waits for a person until it is finished, stopped, or the user asks something else. None in a
-            conversation without a turn, and while earlier messages are still to come.
+        turn: The last turn, or a newer variant that views do not show yet. Such a variant is returned while a worker
+            is at work on it, and while it waits for a person, until it is finished or stopped, or the user asks
+            another question. None in a conversation without a turn, and while earlier messages are still to come.
     """
 
     replaces_from: int
@@ -299,7 +299,7 @@ class MessagePreview(Value):
 
     Attributes:
         type: "human" or "ai".
-        text: Up to 120 characters in one line.
+        text: Up to 120 characters on one line.
     """
 
     type: str
@@ -307,12 +307,12 @@ class MessagePreview(Value):
 
 
 class LastCall(Value):
-    """Size of the last call of a model whose answer was appended with a stamp.
+    """Size of the last model call whose answer was appended with a stamp.
 
     Attributes:
         ordinal: Ordinal of the answer, which may have been rewound since.
         tokens: Size of the messages that the model got, by the store's counter.
-        max_tokens: Budget of the view, None for no limit.
+        max_tokens: Budget of the view, None without a limit.
     """
 
     ordinal: int
@@ -323,29 +323,29 @@ class LastCall(Value):
 class Turn(Value):
     """A question and the messages that belong to it, wherever they stand in the log.
 
-    A message of no turn, such as a reminder after the answer, is listed with the turn that it follows; it changes
+    A message outside turns, such as a reminder after the answer, is listed with the turn that it follows and changes
     nothing about that turn. Messages before the first question are listed as a turn with the number 0.
 
     Attributes:
         turn_id: Id of its first message.
-        number: Its position among the turns that are not rewound; of one that is, the position that it had.
+        number: Its position among the turns that are not rewound; for a rewound turn, the position that it had.
         first: Ordinal of its first message.
         last: Ordinal of its last message.
         created_at: When its first message was appended (UTC).
         messages: Equal to the appended messages.
-        others: Ids of those among them that belong to no turn, such as a reminder after the answer.
-        rewound: Ids of those among them that were rewound; its own if its question was. Only with ``rewound=True``.
+        others: Ids of the messages that belong to no turn, such as a reminder after the answer.
+        rewound: Ids of the rewound messages, including the question's if it was rewound. Only with ``rewound=True``.
         is_finished: True if it is over.
         over: Why it is over: its last AI message has no tool calls and was not paused by its provider ("answered"), a
             `TurnSession` ended it ("finished", "stopped"), or a later question was asked ("superseded"). "" if it is in
             progress.
-        waiting_calls: The calls that a person has to decide about. Only `watch` says if a worker runs it meanwhile.
-        draft: From `get_turn`, the beginning of a reply that is being streamed, or was when its worker was killed; not
-            in the log.
-        error: From `get_turn`, class and first line of the error by which the last run broke off, while nothing was
-            appended since; "" without one. It may quote contents.
-        pending: From `get_turn`, another answer, or a question in place of this one, that views do not show yet: a
-            worker makes it, or a person was asked about one of its calls. The newest if there are several.
+        waiting_calls: The calls that a person has to decide about. Only `watch` tells if a worker runs the turn.
+        draft: From `get_turn`, the beginning of a reply that a worker is streaming, or was streaming when it was
+            killed; not in the log.
+        error: From `get_turn`, class and first line of the error by which the last run broke off, until the next
+            append; else "". It may quote contents.
+        pending: From `get_turn`, another answer, or a question in place of this one, that views do not show yet, while
+            a worker is at work on it or a person has to decide about one of its calls. The newest of several.
     """
 
     turn_id: str
@@ -365,11 +365,11 @@ class Turn(Value):
 
 
 class ForkOrigin(Value):
-    """Where a fork comes from.
+    """Origin of a fork.
 
     Attributes:
-        conversation_id: The random id of the conversation that was forked, which may be deleted by now.
-        ordinal: The last message that both have, 0 without one.
+        conversation_id: The random id of the conversation that was forked, which may have been deleted since.
+        ordinal: Ordinal of the last message that both have, 0 without one.
     """
 
     conversation_id: str
@@ -382,31 +382,30 @@ class ConversationInfo(Value):
     Attributes:
         scope: The scope that owns it.
         conversation_id: Its random id, "" for a scope without a conversation. A scope that is used again after a
-            deletion has another one.
-        title: Set with `update`, None if never.
-        metadata: Set with `update`, {} if never.
-        created_at: When its first message was appended (UTC), or source ids were reserved before it; None for a scope
-            without a conversation. Of a conversation without messages, when its title or metadata was first set.
+            deletion gets a new id.
+        title: Title set with `update`, else None.
+        metadata: Metadata set with `update`, else {}.
+        created_at: When its first message was appended (UTC), or source ids were reserved before it. Without messages,
+            when its title or metadata was first set; None for a scope without a conversation.
         updated_at: When a message was last appended or rewound, source ids were reserved, or title or metadata was set
             (UTC).
-        message_count: Messages in the log, without rewound ones.
-        turns: Human messages among them.
-        failed: Tool results among them that report a failed call.
-        state: What the last entry of the log says of the newest turn, "" without one. "open": it runs, waits for a
-            person, or broke off. Also while another answer or question was begun and is neither shown nor stopped: no
-            entry says that nobody works on it any more. `Conversation.get_turn` says which. "finished", "stopped".
-            "cut" or "refused": finished, but a limit or a call that nobody could read, or a filter or the model, ended
-            its answer. "imported": open, cut or refused where it was imported from, and nothing was recorded since.
-        tokens: Their size, by the token counter of the store that appended last.
+        message_count: Number of messages in the log, without rewound ones.
+        turns: Number of human messages among them.
+        failed: Number of tool results among them that report a failed call.
+        state: State of the newest turn by the last entry of the log, "" without a turn. "open": it runs, waits for a
+            person, or broke off; `Conversation.get_turn` tells which. It is also "open" once a variant was begun, until
+            that is shown or stopped, because the log does not show that its worker gave up. "finished" or "stopped".
+            "cut": finished, but a limit or an unreadable call ended the answer. "refused": finished, but a filter or
+            the model refused to answer. "imported": open, cut or refused at the import, and unchanged since.
+        tokens: Size of these messages, by the token counter of the store that appended last.
         bytes: Stored size of all messages, after compression, without sources and indexes.
-        usage: Sums of each model's own counts (``usage_metadata``): input_tokens, output_tokens, total_tokens; of the
-            input tokens cache_read_tokens and cache_write_tokens were read from the provider's cache or written to it,
-            0 where it does not count them. Rewound and replaced answers are in them, as they were paid for. The model
-            is "unknown" for messages that do not name one.
+        usage: Sums of the counts of each model (``usage_metadata``): input_tokens, output_tokens, total_tokens, and of
+            the input tokens cache_read_tokens and cache_write_tokens, 0 where the provider does not count them. Rewound
+            and replaced answers are included, as they were paid for. "unknown" has the messages without a model's name.
         last_message: The beginning of the last message with text, None without such a message.
-        has_children: Sub-agents have conversations below it; see `Conversation.children`.
-        last_call: Size of its last call of a model; None if no answer was appended with a stamp.
-        forked_from: Of a fork, where it comes from; see `Conversation.fork`.
+        has_children: True if sub-agents have conversations below it; see `Conversation.children`.
+        last_call: Size of its last model call; None if no answer was appended with a stamp.
+        forked_from: Origin of a fork, else None; see `Conversation.fork`.
         problem: In a listing, why title and metadata, the counts, or all but the scope, cannot be shown: they are
             damaged, or have a value of a type that this store has not registered; else "".
     """
@@ -435,8 +434,8 @@ class StateSnapshot(Value):
     """The state that the application keeps for a conversation, at one revision.
 
     Attributes:
-        values: By name.
-        revision: Rises by 1 with each change; 0 if nothing was ever stored.
+        values: The values by name.
+        revision: Rises by 1 with each change; 0 before the first one.
     """
 
     values: dict[str, Any] = {}

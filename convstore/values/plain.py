@@ -1,4 +1,4 @@
-"""Small functions on plain values: a part by its name, a count in words, a length of time, and an option's name."""
+"""Small functions on plain values, such as counts in words, lengths of time and parts by name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def counted(number: int, singular: str = "", many: str = "") -> str:
 
 
 def slices(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
-    """Yield items in slices of a size; the last one may have fewer.
+    """Yield items in slices of `size`; the last one may have fewer.
 
     >>> list(slices([1, 2, 3], 2))
     [[1, 2], [3]]
@@ -42,7 +42,7 @@ def slices(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
 
 
 def equal_at_start(items: Iterable[object], others: Iterable[object]) -> int:
-    """Return the number of equal items with which both begin.
+    """Return the length of the common beginning of two sequences.
 
     >>> equal_at_start("seals", "seats"), equal_at_start([1, 2], [1, 2, 3])
     (3, 2)
@@ -52,7 +52,7 @@ def equal_at_start(items: Iterable[object], others: Iterable[object]) -> int:
 
 
 def money(value: float) -> str:
-    """Format a cost with two decimals, and with more if it has less than two digits in these.
+    """Format a cost with two decimals, or with more until it shows two significant digits.
 
     >>> money(1_234.5), money(0.17), money(0.003875), money(0)
     ('1,234.50', '0.17', '0.0039', '0.00')
@@ -62,7 +62,7 @@ def money(value: float) -> str:
 
 
 def percent(share: float, *, decimals: int = 0) -> str:
-    """Format a share as percent, rounded down so that nothing but the whole is 100.
+    """Format a share as percent, rounded down, so that only the whole is 100.
 
     >>> percent(0.908), percent(0.29), percent(0.9999, decimals=1), percent(1)
     ('90', '29', '99.9', '100')
@@ -73,7 +73,7 @@ def percent(share: float, *, decimals: int = 0) -> str:
 
 
 def duration(time: timedelta | float) -> str:
-    """Format a length of time, in seconds if it is a number, as the command line takes it: in its largest whole unit.
+    """Format a time span in its largest whole unit, as the command line accepts it; a number is in seconds.
 
     >>> duration(timedelta(days=90)), duration(60), duration(90), duration(0.25)
     ('90d', '1m', '90s', '0.25s')
@@ -86,7 +86,7 @@ def duration(time: timedelta | float) -> str:
 
 
 def age(at: datetime, now: datetime) -> str:
-    """Return how long something lasts, in its largest unit.
+    """Format the time from `at` to `now` in its largest unit, rounded down.
 
     >>> age(datetime(2026, 11, 22, 8), datetime(2026, 11, 22, 10))
     '2 h'
@@ -99,7 +99,7 @@ def age(at: datetime, now: datetime) -> str:
 
 
 def shown_value(value: object) -> str:
-    """Return a value as an error shows it: its beginning and end if it is long or deep, however it was made.
+    """Return a value as text for an error; of a long or deep one, the beginning and the end. It never raises.
 
     >>> shown_value({"$ne": ""}), shown_value("x" * 99), shown_value(10**5_000)
     ("{'$ne': ''}", "'xxxxxxxxxxxx...xxxxxxxxxxxxx'", 'a value of type int')
@@ -110,7 +110,7 @@ def shown_value(value: object) -> str:
 
 
 def role_of(message_type: str) -> str:
-    """Return the name of a message's type for people.
+    """Return the name that people use for a message type.
 
     >>> role_of("human"), role_of("system")
     ('user', 'system')
@@ -119,7 +119,7 @@ def role_of(message_type: str) -> str:
 
 
 def with_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a value with each part changed that is neither a dict nor a list, at any depth.
+    """Apply a function to each part of a value that is neither a dict nor a list, at any depth.
 
     >>> with_leaves({"a": [1, {"b": 2}]}, str)
     {'a': ['1', {'b': '2'}]}
@@ -141,7 +141,7 @@ def part_of(value: Any, name: str) -> Any:
 
 
 def suggests_options(class_: type[_Class]) -> type[_Class]:
-    """Decorate a class: the TypeError for a keyword argument that it does not take names the one most like it.
+    """Decorate a class so that the TypeError for an unknown keyword argument suggests the most similar one.
 
     Python itself does so from 3.13 on.
     """

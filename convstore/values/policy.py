@@ -1,4 +1,4 @@
-"""Policies of `load_history`: the contents of a view, and when old turns are summarised.
+"""Policies of `load_history`: the contents of a view, and the time of summaries.
 
 Invalid values are rejected when a policy is created, not when it is used.
 """
@@ -25,10 +25,10 @@ _CHOICES = {
 
 
 _NOT_IN_KEYS = ("compact", "max_request_bytes", "provider")
-"""Options that decide no start: views under policies that differ in them alone share their record."""
+"""Options that do not change where a view starts. Policies that differ only in them share one stored record."""
 
 DEFAULT_TRIGGER = 16_000
-"""Tokens after which turns are summarised if neither the rule nor the policy has a limit."""
+"""Size in tokens from which turns are summarised if neither the rule nor the policy has a limit."""
 
 
 @suggests_options
@@ -37,12 +37,12 @@ class HistoryPolicy:
     """Rules that turn a log into a view; equal policies give equal views of the same log.
 
     Attributes:
-        max_tokens: Budget of the view, by the store's counter; None for no limit. Above it long texts of earlier turns
-            are shortened, then the oldest turns leave down to half of it, and answered results of the turn in progress
-            become stubs: in few steps that are stored, so that prompt caches stay valid for long. What the model has
-            not read yet is never truncated.
-        max_turns: Maximum number of turns in a view, including the one in progress; None for no limit. Above it turns
-            leave down to three quarters of it.
+        max_tokens: Budget of the view, by the store's counter; None for no limit. Above it, long texts of earlier turns
+            are shortened, then the oldest turns are left out until the view is half as large, and answered results of
+            the turn in progress become stubs. This happens in few large steps that are stored, so that prompt caches
+            stay valid for long. Messages that the model has not read yet are never truncated.
+        max_turns: Maximum number of turns in a view, including the one in progress; None for no limit. Above it, the
+            oldest turns are left out until three quarters of the limit are left.
         stub_tools: "finished_turns" replaces the tool results of finished turns by stubs; "never" loads all in full.
             Results without sources of at most 256 tokens have no stub.
         never_stub: Names of tools whose results always stay whole.
@@ -59,9 +59,9 @@ class HistoryPolicy:
         view: "full", or "conversation": no tool messages and no AI messages with tool calls.
         provider: Adapts the view to the rules of a provider, whichever model wrote the messages: a name such as
             "anthropic", "bedrock_converse", "google_genai", "mistralai" or "openai", or `ProviderRules` of your own.
-            Call ids are unique and in its format, other providers' reasoning is left out, and no message is empty.
-            Where it requires that, system messages come first and a human message comes before the first AI message.
-            None leaves messages as they were appended.
+            Call ids are unique and in its format, reasoning of other providers is left out, and empty messages get a
+            placeholder text. Where the provider requires it, system messages come first and a human message precedes
+            the first AI message. With None, messages stay as they were appended.
     """
 
     max_tokens: int | None = 32_000
@@ -85,7 +85,7 @@ class HistoryPolicy:
             check_choice(getattr(self, name), *choices, name=name)
 
     def __str__(self) -> str:
-        """Return the budget and all changed options, as `parse_policy` takes them."""
+        """Return the budget and all changed options, as text for `parse_policy`."""
         values: dict[str, Any] = {"max_tokens": self.max_tokens} | self.changed
         if isinstance(self.provider, ProviderRules):
             return json.dumps(values)
@@ -104,7 +104,7 @@ class HistoryPolicy:
 
     @property
     def changed(self) -> dict[str, Any]:
-        """The options that differ from the defaults, as JSON has them: ``HistoryPolicy(**changed)``.
+        """The options that differ from the defaults, as JSON values for ``HistoryPolicy(**changed)``.
 
         >>> HistoryPolicy(max_tokens=500, never_stub={"b", "a"}).changed
         {'max_tokens': 500, 'never_stub': ['a', 'b']}
@@ -113,7 +113,7 @@ class HistoryPolicy:
 
 
 def _checked_provider(provider: Any) -> str | ProviderRules | None:
-    """Return the provider of a policy; a stamp has rules of the user's own as a dict."""
+    """Check the provider of a policy; a dict, the form in which stamps store a user's own rules, becomes rules."""
     if isinstance(provider, dict):
         try:
             return ProviderRules(**provider)
@@ -126,13 +126,13 @@ def _checked_provider(provider: Any) -> str | ProviderRules | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionRule:
-    """The trigger and the extent of a compaction.
+    """When a compaction is due, and how much it summarises.
 
     Attributes:
         max_tokens_before_summary: Summarise once the unsummarised messages exceed this size, as views show them. None
             for half of the budget of the store's policy, or 16,000 if that has no budget.
         max_summary_tokens: Expected size of a summary, below the trigger; it is not enforced.
-        keep_last_turns: Number of finished turns to keep, as far as they fit in half of the trigger.
+        keep_last_turns: Number of finished turns that are not summarised, as far as they fit in half of the trigger.
     """
 
     max_tokens_before_summary: int | None = None
@@ -150,7 +150,7 @@ class CompactionRule:
                 )
 
     def under(self, budget: int | None) -> CompactionRule:
-        """Return the rule with its trigger for views of a budget, in tokens; None for no limit.
+        """Return the rule with its trigger for views with a budget in tokens, None without a limit.
 
         Raises:
             InvalidInputError: The trigger is not below the budget.
@@ -169,13 +169,13 @@ class CompactionRule:
 
     @property
     def trigger(self) -> int:
-        """`max_tokens_before_summary`, or what it is without a budget."""
+        """`max_tokens_before_summary`, or the default without a budget."""
         return self.max_tokens_before_summary or DEFAULT_TRIGGER
 
 
 @lru_cache(maxsize=256)
 def view_key(policy: HistoryPolicy, counter: str) -> str:
-    """Return the key under which a state keeps the record of a policy's views: of the options that decide their start.
+    """Return the key of a policy's view record in the state; it depends on the options that decide where a view starts.
 
     >>> view_key(HistoryPolicy(), "approximate") == view_key(HistoryPolicy(provider="openai"), "approximate")
     True
@@ -188,20 +188,20 @@ def view_key(policy: HistoryPolicy, counter: str) -> str:
 
 
 def parse_policy(text: str) -> HistoryPolicy:
-    """Return the policy that pairs such as ``str(policy)``, or JSON, describe.
+    """Parse a policy from pairs such as ``str(policy)``, or from JSON.
 
     >>> str(parse_policy("max_tokens=none,never_stub=b+a")), str(parse_policy('{"max_turns": 3}'))
     ('max_tokens=None,never_stub=a+b', 'max_tokens=32000,max_turns=3')
 
     Raises:
-        InvalidInputError: It is neither, or has options that a policy does not take.
+        InvalidInputError: The text is neither, or has unknown options or invalid values.
     """
     try:
         if text.startswith("{"):
             return HistoryPolicy(**json.loads(text))
         pairs = [pair.split("=", 1) for pair in text.split(",")]
         if any(len(pair) != 2 for pair in pairs) or len(dict(pairs)) != len(pairs):
-            raise InvalidInputError("each option is OPTION=VALUE, and named once")
+            raise InvalidInputError("each option must be OPTION=VALUE, and appear once")
         return HistoryPolicy(**{name: _option(name, value) for name, value in pairs})
     except (InvalidInputError, RecursionError, TypeError, ValueError) as error:
         raise InvalidInputError(
@@ -218,7 +218,7 @@ def _option(name: str, text: str) -> Any:
 
 
 def check_policy(policy: HistoryPolicy | None) -> HistoryPolicy | None:
-    """Return the same policy, None for the store's; raise an InvalidInputError for anything else."""
+    """Return the policy, or None for the store's policy; raise an InvalidInputError for anything else."""
     if policy is not None and not isinstance(policy, HistoryPolicy):
         raise InvalidInputError(f"policy must be a HistoryPolicy, not {type(policy).__name__}")
     return policy

@@ -1,8 +1,8 @@
-"""The rules of the providers, once, as data: one row for each API or family of models.
+"""The rules of the providers as one table: a row for each API or family of models.
 
-Each writer asks the row of the model that gets the request, so a rule that a provider changes is changed here. A row is
-chosen by the name of a provider, or by the name of a model however a gateway spells it. A user may pass a row of his
-own, such as `replace(ProviderRules.named("openai"), reasoning="always")`.
+Every writer of requests reads the row of the requested model, so a changed rule of a provider is changed only here. A
+row is chosen by the name of a provider, or by the name of a model as any gateway spells it. Users may pass a row of
+their own, such as `replace(ProviderRules.named("openai"), reasoning="always")`.
 
 Sources: the API references and guides of OpenAI ("Reasoning models", "Function calling", "Images and vision"),
 Anthropic ("Extended thinking", "Preserved thinking", "Server tools", "Images and vision", "PDF support"), Google
@@ -59,38 +59,38 @@ class ProviderRules:
 
     Attributes:
         name: The name of the row.
-        package: The name that LangChain's package writes into ``response_metadata["model_provider"]`` of its answers:
-            these are sent as they came. "" if there is none. Rows with one package, or else one name, are a family
-            whose models may take each other's reasoning.
+        package: The name that LangChain's package writes into ``response_metadata["model_provider"]`` of its answers,
+            which are sent back unchanged; "" without a package. Rows with the same package, or the same name if they
+            have none, are a family whose models may accept each other's reasoning.
         models: Beginnings of the names of its models; the longest one that fits chooses the row.
         call_ids: Form of new tool call ids, such as ``"call_{r:24:x}"``; see `CallIdTemplate`.
-        own_call_ids: True if the API accepts ids of this form alone.
+        own_call_ids: True if the API accepts only ids of this form.
         system: Where system messages are accepted: "anywhere", at the beginning ("first"), or also after a user
-            ("before_answers"). Others become messages of a user.
-        human_first: True if an answer must not be the first message after those.
-        answer_after_results: True if an answer must stand between tool results and the next message of a user.
+            message ("before_answers"). Elsewhere they become user messages.
+        human_first: True if an answer must not be the first message after the system messages.
+        answer_after_results: True if an answer must stand between tool results and the next user message.
         text_beside_calls: False if an answer has a text or calls, not both.
-        reasoning: Whose turn it goes back in: the "open_turn", "always", or "never".
-        reasoning_of: Whose reasoning goes back: that of the same "model", of any model of its "family", or of "any".
-        reasoning_needed: True if each answer must have `reasoning_content`; a blank stands where there was none.
-        signature_needed: True if the first call of a step needs a signature; a documented value stands in for it.
-        bound_thinking: True if a block of thinking is refused once anything before it has changed. Views leave it out
-            then; a text is written in one form, marked for a prompt cache or not.
-        result_media: Where images and files of tool results go: "kept" if the provider takes them there, or its package
-            moves them; "moved" to a message of a user after the results; "named" by a text.
-        failed_media: False if a failed result is text only.
+        reasoning: When reasoning is sent back: in the "open_turn", "always", or "never".
+        reasoning_of: Whose reasoning is sent back: that of the same "model", of any model of its "family", or of "any".
+        reasoning_needed: True if each answer must have `reasoning_content`; answers without it get a blank.
+        signature_needed: True if the first call of a step needs a signature; calls without one get a documented value.
+        bound_thinking: True if the API refuses a block of thinking once anything before it has changed. Views then
+            leave the block out. Texts have the same form with and without a mark for the prompt cache.
+        result_media: Where images and files of tool results go: "kept" if the provider accepts them there, or its
+            package moves them; "moved" to a user message after the results; "named" by a text.
+        failed_media: False if a failed result must be text only.
         result_names: True if a result needs the name of its tool.
-        image_characters: Maximum length of their Base64, 0 for none.
-        max_images: Most images of a request, None for no limit that is known.
-        max_pages: Most pages of PDFs in a request, None for no limit that is known.
-        package_omits: What LangChain's package leaves out of an answer: its "reasoning" beside the content, or the
-            "text_beside_calls". A view names that reasoning as left out, and has that text as a message before the
-            calls.
+        image_characters: Maximum length of the Base64 of an image, 0 without a limit.
+        max_images: Maximum number of images in a request, None without a known limit.
+        max_pages: Maximum number of PDF pages in a request, None without a known limit.
+        package_omits: Parts of an answer that LangChain's package does not send: the "reasoning" beside the content, or
+            the "text_beside_calls". A view reports that reasoning as left out, and has that text as a message before
+            the calls.
         response_items: True if LangChain's package may use OpenAI's Responses API. A text of an answer then keeps the
             id of its item, and the result of a custom tool has a form of its own.
 
     Raises:
-        InvalidInputError: A value is none of those above.
+        InvalidInputError: A value is not one of those above.
     """
 
     name: str
@@ -130,19 +130,20 @@ class ProviderRules:
         """Return the rules of a provider.
 
         Raises:
-            InvalidInputError: There is no provider of this name; the error has those that there are.
+            InvalidInputError: The name is unknown; the error lists all names.
 
         >>> ProviderRules.named("moonshot").reasoning
         'always'
         """
         if not isinstance(name, str) or name not in ROWS:
             raise InvalidInputError(
-                f"provider is one of {', '.join(ROWS)}, or ProviderRules; not {shown_value(name)}"
+                f"provider must be one of {', '.join(ROWS)}, or ProviderRules; not "
+                f"{shown_value(name)}"
             )
         return ROWS[name]
 
     def takes_reasoning_of(self, writer: str, asked: str) -> bool:
-        """Return True if reasoning that a model wrote goes to the one that is asked; "" is a model without a name."""
+        """Return True if the reasoning of the model `writer` is sent to the model `asked`; "" is an unknown model."""
         if self.reasoning_of == "any" or model_family(writer) == model_family(asked):
             return True
         if self.reasoning_of == "model":
@@ -150,17 +151,17 @@ class ProviderRules:
         return not writer or self.is_own(writer)
 
     def is_own(self, model: str) -> bool:
-        """Return True if a model is one of this family."""
+        """Return True if a model belongs to this family."""
         return bool(model) and row_of_model(model).kin == self.kin
 
     @property
     def kin(self) -> str:
-        """The family: the package, or else the name."""
+        """Name of the family: the package, or else the name."""
         return self.package or self.name
 
 
 def changed_fields(options: Any) -> dict[str, Any]:
-    """Return the fields of rules or of a policy that differ from the defaults, as JSON has them.
+    """Return the fields of rules or of a policy that differ from the defaults, as JSON values.
 
     >>> changed_fields(ProviderRules(name="own", models=("my-",)))
     {'name': 'own', 'models': ['my-']}
@@ -170,7 +171,7 @@ def changed_fields(options: Any) -> dict[str, Any]:
 
 
 def as_json(value: Any) -> Any:
-    """Return the value of a field as JSON has it."""
+    """Return the value of a field as a JSON value."""
     if isinstance(value, ProviderRules):
         return changed_fields(value)
     if isinstance(value, frozenset):
@@ -232,9 +233,9 @@ _MISTRAL: Final = ProviderRules(
 COMPATIBLE: Final = ProviderRules(name="compatible", models=("gpt-oss",), result_media="moved")
 """Any other server with the API of OpenAI."""
 _ANY: Final = ProviderRules(name="any", reasoning_of="any")
-"""What all providers accept, for a model that no row knows."""
+"""Rules that every provider accepts, for a model without a row."""
 _OPENAI_IMAGES: Final = 1_500
-"""In "Images and vision" since April 2026; 500 before."""
+"""The figure in "Images and vision" since April 2026; it was 500 before."""
 _OPENAI_MODELS: Final = ("gpt-", "chatgpt", "codex", "computer-use", "o1", "o3", "o4")
 
 ROWS: Final = {
@@ -301,10 +302,10 @@ ROWS: Final = {
 def rules_for(
     provider: str | ProviderRules | None, model: str | None, *, default: ProviderRules
 ) -> ProviderRules:
-    """Return the row of a provider, or else of a model; the default without both.
+    """Return the row of a provider, or else of a model, or else the default.
 
     Raises:
-        InvalidInputError: No row has the provider's name.
+        InvalidInputError: The provider's name is unknown.
     """
     if isinstance(provider, ProviderRules):
         return provider
@@ -314,17 +315,17 @@ def rules_for(
 
 
 def rules_of_framework(provider: str | ProviderRules | None, model: str | None) -> ProviderRules:
-    """Return the rules for a framework: what all providers accept if neither the provider nor the model is known.
+    """Return the rules for a framework: of the provider, or else of the model, or else the rules that all accept.
 
     Raises:
-        InvalidInputError: No row has the provider's name.
+        InvalidInputError: The provider's name is unknown.
     """
     known = _known_row(model) if model else None
     return rules_for(provider, None, default=known or _ANY)
 
 
 def row_of_model(model: str) -> ProviderRules:
-    """Return the row of a model by its name, `COMPATIBLE` for a name that no row knows.
+    """Return the row of a model by its name, `COMPATIBLE` for an unknown name.
 
     >>> row_of_model("accounts/fireworks/models/deepseek-v4-pro").name, row_of_model("gpt-5").name
     ('deepseek', 'openai')
@@ -334,7 +335,7 @@ def row_of_model(model: str) -> ProviderRules:
 
 @lru_cache(maxsize=1_000)
 def _known_row(model: str) -> ProviderRules | None:
-    """Return the row of a model, None for a name that no row knows."""
+    """Return the row of a model, None for an unknown name."""
     name = model_family(model)
     if _binds_thinking(name):
         return ROWS["anthropic_bound"]
@@ -343,7 +344,7 @@ def _known_row(model: str) -> ProviderRules | None:
 
 
 def _rows_with(*names: str) -> list[tuple[int, ProviderRules]]:
-    """Return the rows of the beginnings of some names, each with the length of the beginning."""
+    """Return each row with a prefix in `models` that one of the names begins with, and the length of that prefix."""
     return [
         (len(start), row)
         for row in ROWS.values()
@@ -354,7 +355,7 @@ def _rows_with(*names: str) -> list[tuple[int, ProviderRules]]:
 
 @lru_cache(maxsize=1_000)
 def model_family(model: str) -> str:
-    """Return the name of a model without what gateways, regions and snapshots add to it.
+    """Return the name of a model without prefixes of gateways and regions, versions and dates of snapshots.
 
     >>> model_family("us.anthropic.claude-opus-5-v1:0"), model_family("deepseek/deepseek-v4-pro")
     ('claude-opus-5', 'deepseek-v4-pro')
@@ -368,7 +369,7 @@ def model_family(model: str) -> str:
 
 
 def _binds_thinking(model: str) -> bool:
-    """Return True for a model of Claude whose thinking is bound to what stands before it, and for unknown newer ones.
+    """Return True for a Claude model that refuses thinking after changed messages, and for unknown Claude models.
 
     >>> _binds_thinking("claude-opus-5-5"), _binds_thinking("claude-opus-5"), _binds_thinking("gpt-5")
     (True, False, False)

@@ -1,4 +1,4 @@
-"""Join, subtract and search ranges of whole numbers, such as ordinals: pairs of a first and a last number."""
+"""Join, subtract and search ranges of integers such as ordinals, given as pairs of the first and the last number."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def without(pairs: Iterable[Pair], others: Sequence[Pair]) -> list[Pair]:
 
 
 def has(pairs: Sequence[Sequence[int]], number: int) -> bool:
-    """Return True if a number is in a range; they must be in order and not overlap.
+    """Return True if a number is in one of some ranges, which must be in order and not overlap.
 
     >>> [has([(2, 3), (7, 7)], number) for number in (1, 3, 4, 7, 8)]
     [False, True, False, True, False]

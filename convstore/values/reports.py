@@ -1,4 +1,4 @@
-"""Return values of calls that search, cite, or look after a whole store: data without behaviour or I/O."""
+"""Return values of searches, citations and the administration of a store: data without behaviour or I/O."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class ErasureReceipt(Value):
     """Counts of the documents that were removed from the database.
 
     Attributes:
-        conversations: Conversations that this call deleted, with those of sub-agents; one whose removal was interrupted
-            earlier was counted then.
-        sub_agents: Those of sub-agents among them.
+        conversations: Conversations that this call deleted, with those of sub-agents. A removal that was interrupted
+            and is finished now was counted by the first call.
+        sub_agents: The conversations of sub-agents among them.
         entries: Appended batches.
         payload_chunks: Chunks of large results and of other large parts of messages.
         summaries: Summaries, including earlier versions.
@@ -58,10 +58,11 @@ class StoreStats(Value):
         messages: Their messages, without rewound ones.
         turns: Human messages among these.
         tokens: Size of these messages in full.
-        saved_by_stubs: Tokens less that default views need for them, because old results are stubs.
-        saved_by_summaries: Tokens less that these views need with the current summaries.
-        saved_by_budget: Tokens less that these views need, because `max_tokens` of the store's policy limits each: an
-            estimate, as if a view that leaves turns out filled its budget and no turn were in progress.
+        saved_by_stubs: Tokens that default views save, because old results are stubs.
+        saved_by_summaries: Further tokens that these views save by the current summaries.
+        saved_by_budget: Further tokens that these views save, because `max_tokens` of the store's policy limits each.
+            This is an estimate: it assumes that views that leave turns out fill their budget, and that no turn is in
+            progress.
         summarized: Conversations with a current summary.
         bytes: Stored size by kind of document: entries, payloads (large parts of messages, compressed), summaries,
             annotations, drafts of replies, and segments of the search index. Heads, indexes and the server's
@@ -86,8 +87,8 @@ class Migration(Value):
     """A step that brings a database to the shape that this version expects.
 
     Attributes:
-        name: Its name, which begins with its number.
-        summary: What it does.
+        name: Name of the migration, which begins with its number.
+        summary: Description of its effect.
         phase: "before" if this version needs it, so that it runs before a deployment; "after" if it has to wait until
             processes of older versions are replaced, see `setup`.
         is_applied: True if it has run on this database.
@@ -106,13 +107,13 @@ class Finding(Value):
         kind: Kind of the defect; docs/reference/findings.md lists all kinds.
         collection: Name of the collection, without the store's prefix.
         document_id: The ``_id`` of the document, of the first of several, or the name of an index.
-        problem: Description of the defect. It contains no text of messages.
-        conversation: The id of the conversation in the log; "" if it belongs to none.
+        problem: Description of the defect, without texts of messages.
+        conversation: The id of the conversation in the log, else "".
         repairable: True if ``repair=True`` can repair it without guessing.
         repaired: True if it was repaired.
-        lost_ordinals: First and last of the ordinals before the document that no message has; None without any.
-        lost_source_ids: First and last of the source ids that were lost with them; None without any.
-        repaired_as: The new id of a conversation whose log was replaced by a copy of what is left of it, else "".
+        lost_ordinals: First and last ordinal of the messages that are missing before the document, else None.
+        lost_source_ids: First and last source id that were lost with them, else None.
+        repaired_as: The new id of a conversation whose log was replaced by a copy of its remaining messages, else "".
     """
 
     kind: str
@@ -131,13 +132,13 @@ class VerifyReport(Value):
     """The result of `verify`: counts of the documents checked, and the defects found.
 
     Attributes:
-        conversations: Conversations that were read to their end.
-        entries: Their entries.
-        messages: The messages in them.
-        payload_chunks: Their payload chunks, each read and compared with its checksum.
-        summaries: Their summaries.
-        annotations: Their annotated messages.
-        search_segments: Their segments of the search index.
+        conversations: Conversations that were read to their end. The next six counts are about these.
+        entries: Entries of their logs.
+        messages: Messages in these entries.
+        payload_chunks: Payload chunks, each read and compared with its checksum.
+        summaries: Summaries.
+        annotations: Annotated messages.
+        search_segments: Segments of the search index.
         findings: The first 1,000 findings.
         counts: Number of findings of each kind, including those not listed.
         left: Number of findings that were not repaired.
@@ -156,19 +157,19 @@ class VerifyReport(Value):
 
     @property
     def ok(self) -> bool:
-        """True if no defect was found, or every one was repaired."""
+        """True if verification found no defect, or every defect was repaired."""
         return self.left == 0
 
 
 class ProbedConstruct(Value):
-    """A construct that a store uses, as a server answered it.
+    """A construct of MongoDB that a store uses, with the answer of a server to it.
 
     Attributes:
         name: Name of the construct, such as an option or an operator.
-        status: "supported"; "replaced" if the server lacks it and the store works without it; "missing" if something
-            does not work without it; "not_tried" if it could not be tried.
-        without: What the store does instead, or what does not work; "" if it is supported or was not tried.
-        reason: What the server answered, or why it was not tried; "" if it is supported.
+        status: "supported"; "replaced" if the server lacks it and the store works without it; "missing" if a feature
+            of the store needs it; "not_tried" if it could not be tried.
+        without: The store's replacement, or the feature that does not work; "" if supported or not tried.
+        reason: The server's answer, or the reason why it was not tried; "" if it is supported.
         code: The code of the server's error, None without an error.
     """
 
@@ -180,13 +181,13 @@ class ProbedConstruct(Value):
 
 
 class ServerReport(Value):
-    """A server and the constructs that it has and lacks.
+    """A server and the constructs that it supports and lacks.
 
     Attributes:
-        server: Its product, such as "MongoDB", as far as it can be told.
-        version: The version that it names; products that imitate MongoDB name one of MongoDB.
-        topology: What the client is connected to.
-        clock_ahead: Seconds by which this machine's clock is ahead of the server's, less than zero if it is behind.
+        server: Name of the product, such as "MongoDB", as far as it can be detected.
+        version: The version that the server reports; products that imitate MongoDB report a version of MongoDB.
+        topology: Kind of deployment that the client is connected to.
+        clock_ahead: Seconds by which this machine's clock is ahead of the server's; negative if it is late.
         constructs: All constructs, in the order in which they are tried.
     """
 
@@ -205,12 +206,12 @@ class SearchHit(Value):
     """A message that a search found.
 
     Attributes:
-        message_id: Its id.
+        message_id: Id of the message.
         ordinal: Its position in the log; ``list_messages(around=…)`` jumps to it.
         turn_id: Id of the turn that it is listed with, for `get_turn`.
         type: "human", "ai", "tool", …
-        tool: For a tool result the tool's name, else "".
-        source_ids: For a tool result the sources that matched, best first.
+        tool: Name of the tool of a tool result, else "".
+        source_ids: Ids of the sources of a tool result that matched, best first.
         snippet: The part of its text with the words of the query, unchanged.
         score: Higher is better; comparable within one result only.
         created_at: When it was appended (UTC).
@@ -232,8 +233,8 @@ class ConversationHits(Value):
 
     Attributes:
         scope: The scope values of the conversation.
-        conversation_id: Its random id, for `ConversationStore.find_conversation`.
-        title: Its title, None without one.
+        conversation_id: Random id of the conversation, for `ConversationStore.find_conversation`.
+        title: Title of the conversation, None without one.
         hits: Best first.
     """
 
@@ -247,10 +248,10 @@ class SearchResult(Value):
     """The result of a search across conversations.
 
     Attributes:
-        conversations: Those with hits; the one with the best hit first.
+        conversations: The conversations with hits; the one with the best hit first.
         searched: Number of conversations that were searched, the newest ones.
-        incomplete: Scopes of conversations that were not searched whole: too much of them is in no segment yet, and a
-            store that keeps segments seals it now; or they are damaged.
+        incomplete: Scopes of conversations that were searched only in part, because they are damaged, or too much of
+            them is not in the search index yet. A store with an index adds it in the background.
         problems: By conversation id, why a title is not shown or a conversation was not searched, as in
             `ConversationInfo.problem`.
     """
@@ -262,16 +263,16 @@ class SearchResult(Value):
 
 
 class Citation(Value):
-    """A source that a message cites at a place in its text.
+    """A source that a message cites at a position in its text.
 
     Attributes:
-        start: First character of the citation in ``message.text``. For a number it is that of its mark, which the
-            citations of ``[17, 18]`` share; for a provider's citation that of the text which the source supports.
-        end: The character after it.
-        given_by: "number" for a number in the text; "provider" for what the model's API attached to it.
-        number: The number in the text, also of a source that does not exist; None if a provider gave the citation.
-        source_id: The source of the conversation; None if the number means nothing, or a provider cites a page or a
-            file that is not a source of the conversation.
+        start: Index of the first character in ``message.text``. For a number, that is its mark, which the citations of
+            ``[17, 18]`` share; for a provider's citation, the text that the source supports.
+        end: Index after the last character.
+        given_by: "number" for a number in the text; "provider" for a citation that the model's API attached.
+        number: The number in the text, even if the source does not exist; None for a provider's citation.
+        source_id: Id of the source; None if the number is unknown, or a provider cites a page or a file that is not a
+            source of the conversation.
         title: The title of the source, "" without one.
         url: The address of the source, "" without one.
         quotation: The text that a provider quotes from the source; "" without one, and for numbers.

@@ -3,7 +3,7 @@
 A scope value or a message id must be a plain, non-empty str of at most 512 bytes. A dict such as ``{"$ne": ""}`` would
 be an operator that matches other users' conversations.
 
-The scope of a run of an agent or a graph is what the application chooses: values, or a function of the run.
+The application chooses the scope of an agent's or a graph's run: fixed values, or a function of the run.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Scope = tuple[tuple[str, str], ...]
 """A checked scope: pairs of key and value in the order of the store's keys."""
 
 PATH = "path"
-"""The key that the scope of a child has in addition to those of its parent: its way from the outermost conversation.
+"""Additional key in the scope of a child: its path from the outermost conversation.
 
-Each step is one or two ids, quoted as in an address and joined by ":"; "/" separates steps.
+Each step of the path is one or two ids, URL-quoted and joined by ":"; "/" separates steps.
 """
 
 MAX_ID_BYTES = 512
@@ -76,7 +76,7 @@ def check_choice(value: object, *choices: str | bool | None, name: str) -> None:
 
 
 def check_flags(**given: object) -> None:
-    """Raise an InvalidInputError for a value other than True and False: a text such as "no" would count as True.
+    """Raise an InvalidInputError for a value other than True and False; a text such as "no" would count as True.
 
     >>> check_flags(dry_run=True, repair=False)
     """
@@ -85,7 +85,7 @@ def check_flags(**given: object) -> None:
 
 
 def check_names(names: Iterable[str], *, name: str) -> frozenset[str]:
-    """Return a collection of names of tools; raise an InvalidInputError for anything else, such as a single text.
+    """Return the tool names of a collection; raise an InvalidInputError for anything else, such as a single text.
 
     >>> check_names(["search"], name="client_tools")
     frozenset({'search'})
@@ -99,7 +99,7 @@ def check_names(names: Iterable[str], *, name: str) -> frozenset[str]:
 
 
 def check_field_names(names: Sequence[str], *, name: str) -> tuple[str, ...]:
-    """Return the names of some fields in their order; raise an InvalidInputError for anything else, such as a text."""
+    """Return a list of field names in order, without repetitions; raise an InvalidInputError for anything else."""
     is_list = isinstance(names, list | tuple)
     if not is_list or not all(isinstance(part, str) for part in names):
         raise InvalidInputError(
@@ -109,7 +109,7 @@ def check_field_names(names: Sequence[str], *, name: str) -> tuple[str, ...]:
 
 
 def check_number(value: int, *, name: str, minimum: int, maximum: int | None = None) -> int:
-    """Return a number if it is an int within bounds, else raise an InvalidInputError; booleans are rejected.
+    """Return a number if it is an int within bounds; else, and for booleans, raise an InvalidInputError.
 
     >>> check_number(7, name="limit", minimum=1, maximum=1_000)
     7
@@ -151,7 +151,7 @@ def check_ordinals(**given: int | None) -> None:
 
 
 def check_scope_keys(keys: Sequence[str]) -> tuple[str, ...]:
-    """Return a store's scope keys as a tuple; raise an InvalidScopeError for any other than a few different names.
+    """Return a store's scope keys as a tuple; raise an InvalidScopeError unless they are 1 to 8 different valid names.
 
     >>> check_scope_keys(["user_id", "course_id"])
     ('user_id', 'course_id')
@@ -193,7 +193,7 @@ def _check_listing(keys: Sequence[str], listing: object) -> tuple[str, ...]:
 def check_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Return the pairs of a complete scope, in the order of the store's keys, else raise an InvalidScopeError.
 
-    That of a child has its path as the last one.
+    In the scope of a child, the path is the last pair.
     """
     if PATH in values:
         outer = check_scope(keys, {key: value for key, value in values.items() if key != PATH})
@@ -207,10 +207,10 @@ def check_scope(keys: Sequence[str], values: Mapping[str, Any]) -> tuple[tuple[s
 
 
 def as_scope(scope: Any) -> dict[str, Any]:
-    """Return the values of a scope that was passed as a mapping, by key; what the store needs is not checked.
+    """Return a scope that was passed as a mapping as a dict; the keys and values are not checked yet.
 
     Raises:
-        InvalidScopeError: It is no mapping from names to values.
+        InvalidScopeError: The scope is not a mapping with text keys.
     """
     if not isinstance(scope, Mapping) or not all(isinstance(key, str) for key in scope):
         raise InvalidScopeError(
@@ -220,7 +220,7 @@ def as_scope(scope: Any) -> dict[str, Any]:
 
 
 def child_scope(scope: Scope, ids: Sequence[str]) -> Scope:
-    """Return the scope of the child that one or two ids name, such as those of a message and of a call in it.
+    """Return the scope of a child that is identified by one or two ids, such as a message id and a call id.
 
     >>> child_scope(child_scope((("user_id", "ada"),), ["m1", "call/1"]), ["critic"])
     (('user_id', 'ada'), ('path', 'm1:call%2F1/critic'))
@@ -236,7 +236,7 @@ def child_scope(scope: Scope, ids: Sequence[str]) -> Scope:
 
 
 def child_ids(scope: Mapping[str, str]) -> list[str]:
-    """Return the ids that name a child below its parent, as `child_scope` takes them.
+    """Return the ids that identify a child below its parent, as passed to `child_scope`.
 
     >>> child_ids(dict(child_scope((("user_id", "ada"),), ["m1", "call/1"])))
     ['m1', 'call/1']
@@ -245,12 +245,12 @@ def child_ids(scope: Mapping[str, str]) -> list[str]:
 
 
 def root_scope(scope: Scope) -> Scope:
-    """Return the scope of the outermost conversation around a child; that of any other conversation is unchanged."""
+    """Return the scope of the outermost conversation above a child; other scopes are returned unchanged."""
     return tuple(pair for pair in scope if pair[0] != PATH)
 
 
 def parent_scope(scope: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the scope of a child's parent; None for a conversation that is no child."""
+    """Return the scope of a child's parent; None for an outermost conversation."""
     if PATH not in scope:
         return None
     above, _, _ = scope[PATH].rpartition("/")
@@ -267,7 +267,8 @@ def _check_path(path: Any) -> str:
     )
     if not is_made or not 1 <= len(steps) <= _MAX_DEPTH:
         raise InvalidScopeError(
-            f"path is that of a child, as `chat.child(...).scope` has it, not {shown_value(path)}"
+            f"path must be the path of a child, as in `chat.child(...).scope`, not "
+            f"{shown_value(path)}"
         )
     return str(path)
 
@@ -296,9 +297,9 @@ def check_partial_scope(
 def check_selection(
     keys: Sequence[str], values: Mapping[str, Any], *, everything: bool
 ) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of a partial scope, none with `everything`; raise an InvalidInputError for both or neither.
+    """Return the pairs of a partial scope, or () with `everything`; raise an InvalidInputError for both or neither.
 
-    A scope that is empty by mistake must not select the conversations of all users.
+    So a scope that is empty by mistake never selects the conversations of all users.
     """
     check_flags(everything=everything)
     pairs = check_partial_scope(keys, values)
@@ -310,10 +311,10 @@ def check_selection(
 
 
 def scope_of_run(keys: Sequence[str], run: Run, chosen: ScopeChoice | None) -> Scope:
-    """Return the complete scope of an agent or graph run, from the values that the application started it with.
+    """Return the complete scope of an agent or graph run, from values with which the application started it.
 
-    Chosen values take precedence over those of the run's context, a mapping or an object with attributes, and of its
-    ``config["configurable"]``. None is an absent value in the run, but rejected among the chosen ones.
+    Chosen values take precedence over the run's context, which is a mapping or an object with attributes, and over its
+    ``config["configurable"]``. None counts as absent in the run, but is rejected among the chosen values.
 
     >>> scope_of_run(["user_id", "thread_id"], Run({"user_id": "ada"}, {"thread_id": "t1"}), None)
     (('user_id', 'ada'), ('thread_id', 't1'))
@@ -333,7 +334,7 @@ def scope_of_run(keys: Sequence[str], run: Run, chosen: ScopeChoice | None) -> S
 
 
 def _values_of_run(keys: Iterable[str], run: Run) -> dict[str, Any]:
-    """Return a run's values for some keys; two different values for one key raise, as one must be another user's."""
+    """Return a run's values for some keys; refuse two different values for one key, as one may be another user's."""
     found: dict[str, Any] = {}
     for key in keys:
         given = (part_of(run.context, key), run.configurable.get(key))
@@ -358,7 +359,7 @@ def check_id(value: str, *, name: str) -> str:
 
 
 def check_ids(ids: Any, *, name: str) -> list[str]:
-    """Return a caller's message ids as a list if all are valid; more than `MAX_IDS` are a TooManyIdsError."""
+    """Return a caller's message ids as a list if all are valid; raise a TooManyIdsError for more than `MAX_IDS`."""
     if isinstance(ids, str | bytes | Mapping) or not isinstance(ids, Iterable):
         raise InvalidInputError(f"{name} must be a list of message ids, not {type(ids).__name__}")
     values = list(ids)
@@ -368,7 +369,7 @@ def check_ids(ids: Any, *, name: str) -> list[str]:
 
 
 def id_problem(value: Any) -> str:
-    """Return the reason why a value is no valid id or scope value, "" if it is valid."""
+    """Return the reason why a value is not a valid id or scope value, "" if it is valid."""
     if type(value) is not str:
         return f"must be a plain str, not {type(value).__name__}"
     if not value:
@@ -400,7 +401,7 @@ ScopeChoice: TypeAlias = Mapping[str, str] | Callable[[Run], Mapping[str, str]]
 
 
 def check_scope_choice(keys: Sequence[str], chosen: ScopeChoice | None) -> ScopeChoice | None:
-    """Return a scope choice; raise an InvalidScopeError for an invalid one, now and not at the first run."""
+    """Return a scope choice; raise an InvalidScopeError for an invalid one, before the first run."""
     if isinstance(chosen, Mapping):
         check_partial_scope((*keys, PATH), chosen)
         return dict(chosen)
@@ -413,7 +414,7 @@ def check_scope_choice(keys: Sequence[str], chosen: ScopeChoice | None) -> Scope
 
 
 def chosen_values(chosen: ScopeChoice | None, run: Run) -> Mapping[str, Any]:
-    """Return the scope values that a choice gives a run; errors of a function pass through.
+    """Return the scope values that a choice gives for a run; errors of a function pass through.
 
     >>> chosen_values(lambda run: run.context, Run({"user_id": "ada"}))
     {'user_id': 'ada'}

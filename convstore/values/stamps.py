@@ -1,7 +1,7 @@
-"""The stamp of a view: the few values from which it can be built again, and a digest of its messages.
+"""The stamp of a view: the few values from which the view can be rebuilt, and a digest of its messages.
 
 A view is a function of the log up to an entry, the current summary, the policy, the token counter and the format of
-views. A stamp names them, so a view need not be stored.
+views. A stamp stores these inputs, so the view itself need not be stored.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from convstore.values.policy import HistoryPolicy
 from convstore.values.turns import OverBy
 
 VIEW_FORMAT = 1
-"""Version of the rules by which views are built. A change that gives other messages for the same log increases it."""
+"""Version of the rules by which views are built. Any change that gives other messages for the same log increases it."""
 
 _DEFAULT_BUDGET = HistoryPolicy().max_tokens
 _NOT_IN_VIEWS = frozenset({"compact"})
 _MAX_CHARACTERS = 4_000
 
 PROMPT_CHANGED = "prompt or tools changed"
-"""Cause of a lost prompt cache that no view shows: the system prompt, or the tools, are others."""
+"""Cause of a lost prompt cache outside the view: the system prompt or the tools changed."""
 ANOTHER_MODEL = "another model"
-"""Cause of a lost prompt cache that no view shows: each model has a cache of its own."""
-NOTHING_HELD = frozenset({PROMPT_CHANGED, ANOTHER_MODEL})
-"""Causes of a lost prompt cache with which not even the beginning of the messages held."""
+"""Cause of a lost prompt cache outside the view: each model has a cache of its own."""
+WHOLE_CACHE_LOST = frozenset({PROMPT_CHANGED, ANOTHER_MODEL})
+"""Causes that invalidate the prompt cache from its first token."""
 ANOTHER_POLICY = "another policy"
-"""Cause of a lost prompt cache: the options of the view are others."""
+"""Cause of a lost prompt cache: the options of the view changed."""
 MESSAGES_CHANGED = "earlier messages changed"
-"""Cause of a lost prompt cache that no stamp shows: messages of the view before have another form."""
+"""Cause of a lost prompt cache that stamps do not show: messages of the previous view have another form now."""
 SUMMARY_MADE = "summary made"
 """Cause of a lost prompt cache: the view shows a new summary."""
 SUMMARY_SET_ASIDE = "summary set aside"
-"""Cause of a lost prompt cache: the view shows no summary any more."""
+"""Cause of a lost prompt cache: the view no longer shows the summary."""
 TURNS_LEFT_OUT = "turns left out"
-"""Cause of a lost prompt cache: the view begins later than the one before."""
+"""Cause of a lost prompt cache: the view begins later than the previous one."""
 STEPS_LEFT_OUT = "older steps left out"
 """Cause of a lost prompt cache: steps of the turn in progress left the view."""
 TEXTS_SHORTENED = "texts shortened"
-"""Cause of a lost prompt cache: the view shows the edges of more texts."""
+"""Cause of a lost prompt cache: the view shortens more texts to their beginning and end."""
 RESULTS_BECAME_STUBS = "results became stubs"
 """Cause of a lost prompt cache: results of earlier turns became stubs."""
 TURN_ENDED = "turn ended"
@@ -54,13 +54,13 @@ TURN_ENDED = "turn ended"
 
 
 class ViewMarks(NamedTuple):
-    """Marks that a view follows besides log and policy, and from which it can be rendered again.
+    """Positions in the log from which a view is rendered, in addition to log and policy.
 
     Attributes:
         start: Ordinal of the first message after leading system messages, summary and note.
         short_through: Finished turns up to this ordinal are shortened.
-        stubs_through: Steps of the turn that holds this ordinal are settled up to it.
-        gap: Tokens that settled steps of the turn in progress may take.
+        stubs_through: In the turn that contains this ordinal, results up to it are stubs or left out.
+        gap: Tokens that these steps of the turn in progress may take.
     """
 
     start: int = 0
@@ -75,7 +75,7 @@ class ViewParts(NamedTuple):
     Attributes:
         system: System messages.
         summary: The summary and the note.
-        stub: Messages that it does not show whole: stubs, shortened texts, placeholders.
+        stub: Messages that are not shown whole: stubs, shortened texts, placeholders.
         turn: Other messages of finished turns.
         now: Other messages of the turn in progress.
     """
@@ -88,7 +88,7 @@ class ViewParts(NamedTuple):
 
     @classmethod
     def of(cls, parts: Iterable[str], sizes: Iterable[int]) -> ViewParts:
-        """Return the sums of the sizes of messages, given the name of the part of each."""
+        """Sum the sizes of messages by the name of each message's part."""
         sums = dict.fromkeys(cls._fields, 0)
         for part, size in zip(parts, sizes, strict=False):
             sums[part] += size
@@ -96,7 +96,9 @@ class ViewParts(NamedTuple):
 
 
 class RequestParts(NamedTuple):
-    """What a model got beside the messages of a view. It is not stored; these values tell when it changes.
+    """Digest and sizes of the parts of a request besides messages, which reveal when these parts change.
+
+    The parts themselves are not stored.
 
     Attributes:
         digest: Digest of the system prompt and the tools; "" if they are not known.
@@ -117,20 +119,21 @@ class ViewStamp(BaseModel):
 
     Attributes:
         conversation_id: The random id of the conversation.
-        entry: Number of the last entry that the view saw.
-        ordinal: Last ordinal that it saw; 0 if that is not known.
-        summary: Token of the summary that it shows, "" for none.
-        marks: What it left out and shortened: `start`, `short_through`, `stubs_through` (ordinals) and `gap` (tokens).
-        policy: The options of its policy that differ from the defaults.
+        entry: Number of the last entry of the log at the time of the view.
+        ordinal: Last ordinal of the log at the time of the view; 0 if it is unknown.
+        summary: Token of the summary that the view shows, "" without one.
+        marks: Positions from which messages are shown and shortened: `start`, `short_through`, `stubs_through`
+            (ordinals) and `gap` (tokens).
+        policy: The options of the policy that differ from the defaults.
         counter: Name of the token counter.
         format: Version of the rules by which views are built.
         tokens: Size of the messages that the model got.
-        parts: What fills it; their sum is `tokens` unless the application changed the messages itself.
-        digest: Digest of its messages.
-        messages: Number of its messages.
-        left_out_steps: Number of steps after its start that it leaves out.
-        shortened: Number of messages of which it shows the beginning and the end.
-        thinking_through: Claude's thinking up to this ordinal was left out, as messages before it have changed.
+        parts: Sizes by kind of message; their sum is `tokens` unless the application changed the messages itself.
+        digest: Digest of the view's messages.
+        messages: Number of the view's messages.
+        left_out_steps: Number of steps after `start` that are left out.
+        shortened: Number of messages that are shortened to their beginning and end.
+        thinking_through: Claude's thinking up to this ordinal is left out, because messages before it changed.
         adapted: True if the messages were changed further before the model got them.
         beside: Digest and sizes of the system prompt and the tools that `ConversationMiddleware` saw in the request.
     """
@@ -160,7 +163,7 @@ class ViewStamp(BaseModel):
         """The policy of the view.
 
         Raises:
-            InvalidInputError: This version does not know an option of the policy.
+            InvalidInputError: The policy has an option that is unknown to this version.
         """
         try:
             return HistoryPolicy(**self.policy)
@@ -171,17 +174,17 @@ class ViewStamp(BaseModel):
 
 
 Stamper = Callable[[Sequence[BaseMessage], Sequence[int] | None, str], ViewStamp]
-"""Makes the stamp of a view from the messages that a model got.
+"""Function that makes the stamp of a view.
 
-The sizes are those of its last messages, which the view does not have; None if they were not counted. The text
-is the id of the message with which the turn in progress begins; "" if the newest turn is over.
+Its arguments are the messages that a model got; the sizes of the last ones, which the view does not have, or None if
+they were not counted; and the id of the question of the turn in progress, "" if the newest turn is over.
 """
 
 
 def break_between(before: ViewStamp | None, after: ViewStamp | None) -> str:
-    """Return what broke the prompt cache from one view to a later one, in a few words; "" if nothing did.
+    """Return the cause for which a view could not reuse the prompt cache of an earlier one; "" without a cause.
 
-    If several changes did, it is the one that stands first in the view: a summary and a note precede the turns.
+    Of several causes, it is the one that changes the earliest part of the view. A summary and a note precede the turns.
     """
     if before is None or after is None:
         return ""
@@ -206,12 +209,12 @@ def break_between(before: ViewStamp | None, after: ViewStamp | None) -> str:
 
 
 def has_new_summary(before: ViewStamp | None, after: ViewStamp | None) -> bool:
-    """Return True if a view shows another summary than the one before; False if either is not known."""
+    """Return True if a view shows another summary than the previous view; False if either view is unknown."""
     return bool(before and after and after.summary and after.summary != before.summary)
 
 
 def _has_new_stubs(before: ViewStamp, after: ViewStamp) -> bool:
-    """Return True if results became stubs; after a rewind the mark of stubs may go back, and none did."""
+    """Return True if results became stubs. A mark that moved back, as after a rewind, is not enough."""
     old = before.marks.stubs_through
     new = after.marks.stubs_through
     if new < old and after.parts.turn > before.parts.turn:
@@ -220,7 +223,7 @@ def _has_new_stubs(before: ViewStamp, after: ViewStamp) -> bool:
 
 
 def _has_left_turns_out(before: ViewStamp, after: ViewStamp) -> bool:
-    """Return True if a view begins later than the one before, which may have been loaded from an empty log."""
+    """Return True if a view begins later than the previous one, which may have been loaded from an empty log."""
     if before.marks.start == 0:
         return after.marks.start > before.messages
     return before.marks.start < after.marks.start
@@ -273,9 +276,9 @@ class TurnOutline(Value):
         tokens_before: Size of the whole log before `answer`, in full; without an answer, up to the turn's end.
         is_finished: As in `Turn`.
         over: As in `Turn`.
-        answer: Ordinal of a model's last reply in it, of the last one with a stamp if there is one; None without any.
+        answer: Ordinal of the last reply of a model that has a stamp, or else of the last reply; None without a reply.
             An AI message that a tool added to its result is not a reply.
-        stamp: The stamp of the view that this message answers.
+        stamp: The stamp of the view that this reply answers.
     """
 
     turn_id: str
@@ -293,7 +296,7 @@ class TurnOutline(Value):
 
 
 def changed_options(policy: HistoryPolicy) -> dict[str, Any]:
-    """Return the options of a policy that decide what a view shows and differ from the defaults, as JSON has them.
+    """Return the options of a policy that change views and differ from the defaults, as JSON values.
 
     >>> changed_options(HistoryPolicy(max_tokens=500, never_stub={"b", "a"}, compact="before_load"))
     {'max_tokens': 500, 'never_stub': ['a', 'b']}
@@ -302,7 +305,7 @@ def changed_options(policy: HistoryPolicy) -> dict[str, Any]:
 
 
 def size_in(text: str) -> tuple[int, int]:
-    """Return the tokens and the budget that a stored stamp names, 0 for no limit; zeros if it is damaged.
+    """Return the tokens and the budget of a stored stamp, 0 without a limit; zeros if the stamp is damaged.
 
     >>> size_in('{"tokens": 99, "policy": {"max_tokens": 500}}'), size_in('{"tokens": 7}'), size_in("{")
     ((99, 500), (7, 32000), (0, 0))
@@ -319,12 +322,12 @@ def size_in(text: str) -> tuple[int, int]:
 
 
 def write_stamp(stamp: ViewStamp) -> str:
-    """Return a stamp as an entry stores it."""
+    """Return the text of a stamp that an entry stores."""
     return stamp.model_dump_json(exclude_defaults=True, exclude={"conversation_id"}, warnings=False)
 
 
 def read_stamp(text: str, conversation_id: str) -> ViewStamp:
-    """Return the stamp that `write_stamp` wrote.
+    """Parse a stamp that `write_stamp` wrote.
 
     >>> stamp = ViewStamp(conversation_id="c", entry=7, tokens=99, digest="d1")
     >>> write_stamp(stamp), read_stamp(write_stamp(stamp), "c") == stamp
@@ -378,14 +381,15 @@ def check_own(stamp: ViewStamp | None, conversation: str) -> None:
     """Raise an InvalidInputError if a stamp names another conversation than this one."""
     if stamp and stamp.conversation_id not in ("", conversation):
         raise InvalidInputError(
-            "stamp is the stamp of another conversation's view; pass that of a history of this one"
+            "stamp belongs to a view of another conversation; pass history.stamp of a view of this "
+            "one"
         )
 
 
 def check_known(stamp: ViewStamp | None, entries: int) -> None:
-    """Raise an InvalidInputError if a stamp names an entry that a log does not have, as no view can have seen it."""
+    """Raise an InvalidInputError if a stamp names an entry that the log does not have."""
     if stamp and not 0 <= stamp.entry <= entries:
         raise InvalidInputError(
-            "stamp is that of a view of messages that this conversation does not have yet; pass "
-            "history.stamp of the view that the model was shown, or no stamp"
+            "stamp belongs to a view of messages that this conversation does not have yet; pass "
+            "history.stamp of the view that the model was shown, or omit stamp"
         )

@@ -1,4 +1,4 @@
-"""Define what a turn in progress hands out: its calls, what a person decided about them, and the variants of a turn."""
+"""The calls of a turn, the decisions of a person about them, and the variants of a turn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from convstore.values.scope import check_choice, check_id
 Verdict = Literal["approve", "edit", "reject", "respond"]
 
 Busy = Literal["raise", "wait", "interrupt"]
-"""What a turn does while a worker is at another one of its conversation."""
+"""Option of `Conversation.turn` for a conversation in which another worker holds a turn."""
 
 OverBy = Literal["", "answered", "finished", "stopped", "superseded"]
 """Why a turn is over: it was answered, finished, stopped, or a later question was asked; "" if it is in progress."""
@@ -26,11 +26,11 @@ class Decision(Value):
     """A person's decision about a call.
 
     Attributes:
-        verdict: "approve" runs it, "edit" runs it with other arguments, "reject" answers it with an error, "respond"
-            with a text instead of a run.
-        args: For "edit" the arguments.
-        message: For "reject" the reason, for "respond" the text.
-        by: Who decided, as the application names people.
+        verdict: "approve" runs the call, "edit" runs it with other arguments, "reject" gives it an error as its result,
+            and "respond" gives it a text as its result.
+        args: For "edit", the arguments.
+        message: For "reject", the reason; for "respond", the text.
+        by: The person who decided, as named by the application.
     """
 
     verdict: Verdict
@@ -40,17 +40,17 @@ class Decision(Value):
 
     @property
     def runs(self) -> bool:
-        """Return True if the call is run, as it is or with other arguments."""
+        """True if the call is run, as it is or with other arguments."""
         return self.verdict in ("approve", "edit")
 
     @classmethod
     def read(cls, text: str) -> Decision:
-        """Return the decision that the log has as JSON; a ValueError or TypeError if it is damaged."""
+        """Parse a decision from the JSON in the log; raise a ValueError or TypeError if it is damaged."""
         return cls(**json.loads(text))
 
 
 def check_decision(verdict: Verdict, *, args: Any, message: Any, by: Any) -> Decision:
-    """Return a decision; raise an InvalidInputError if it is incomplete, or JSON lacks a value of it."""
+    """Return a decision; raise an InvalidInputError if it is incomplete, or JSON cannot express its arguments."""
     check_choice(verdict, *get_args(Verdict), name="verdict")
     if (verdict == "edit") != isinstance(args, dict):
         raise InvalidInputError('args must be a dict for "edit", and cannot be passed otherwise')
@@ -67,12 +67,12 @@ def check_decision(verdict: Verdict, *, args: Any, message: Any, by: Any) -> Dec
 
 
 class Pause(NamedTuple):
-    """How an agent pauses until a person has decided about a call.
+    """The pause of an agent until a person has decided about a call.
 
     Attributes:
-        interrupt: Id of the interrupt of its graph, "" for a loop that an application wrote.
-        is_batch: The interrupt is about all calls of a message, and takes a list of decisions.
-        allowed: The verdicts that the agent takes; empty if it takes all.
+        interrupt: Id of the interrupt of a graph, "" in an application's own loop.
+        is_batch: True if the interrupt is about all calls of a message, and accepts a list of decisions.
+        allowed: The verdicts that the agent accepts; empty if it accepts all.
     """
 
     interrupt: str = ""
@@ -81,13 +81,13 @@ class Pause(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Pause:
-        """Return the pause that the log has as JSON, "" for that of a loop; a ValueError or TypeError if damaged."""
+        """Parse a pause from the JSON in the log, "" for an own loop; raise a ValueError or TypeError if damaged."""
         if not text:
             return cls()
         interrupt, is_batch, allowed = json.loads(text)
         named = [interrupt, *allowed]
         if type(is_batch) is not bool or not all(type(name) is str for name in named):
-            raise ValueError("it names no interrupt and no verdicts")
+            raise ValueError("its interrupt or its verdicts are not texts")
         return cls(interrupt, is_batch, tuple(allowed))
 
 
@@ -102,7 +102,7 @@ class TurnCall(Value):
         error: Why the call cannot be run, "" if it can: pass it to `add_result` with ``error=True``.
         message_id: Id of the AI message that made it.
         result_id: Id that its result gets.
-        decision: What a person decided, None if nobody was asked.
+        decision: The decision of a person, None if the call needed no decision or has none yet.
     """
 
     id: str
@@ -116,10 +116,10 @@ class TurnCall(Value):
 
 
 def call_named(call: Any) -> str:
-    """Return the `result_id` of a call, which is given as itself or by this id.
+    """Return the `result_id` of a call that was passed as a `TurnCall` or by this id.
 
     Raises:
-        InvalidInputError: It is neither.
+        InvalidInputError: The argument is neither.
     """
     if isinstance(call, TurnCall):
         return call.result_id
@@ -131,13 +131,13 @@ def call_named(call: Any) -> str:
 
 
 class Variant(BaseModel):
-    """One of several turns that stand at one place of a conversation: another answer, or another question.
+    """One of several alternatives for a turn: another answer, or another question in place of the first one.
 
     Attributes:
         turn_id: Id of its question.
         variant_id: The `regenerate` key of an answer; else the id of the question.
-        number: Its number among the variants of the place, from 1, in the order in which they were finished.
-        count: Number of variants of the place.
+        number: Number among the variants of the turn, from 1, in the order in which they were finished.
+        count: Number of variants of the turn.
         is_active: True if views and listings show it.
         created_at: When it began (UTC).
     """

@@ -1,4 +1,4 @@
-"""Token counts of models, what they cost, and the prices that an application or a command line names."""
+"""Token counts of models, and their cost at prices that the application or the command line passes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Usage(NamedTuple):
     """Token counts of models, summed.
 
     Attributes:
-        input_tokens: Tokens of requests, those of the cache among them.
+        input_tokens: Tokens of requests, including those read from or written to a cache.
         output_tokens: Tokens of replies.
-        total_tokens: Both, as the provider sums them.
+        total_tokens: The provider's sum of both.
         cache_read_tokens: The input tokens that the provider read from its cache.
-        cache_write_tokens: The input tokens that it wrote to its cache, where it counts them.
+        cache_write_tokens: The input tokens that the provider wrote to its cache; 0 if it does not count them.
     """
 
     input_tokens: int = 0
@@ -31,11 +31,11 @@ class Usage(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """The tokens of requests and replies."""
+        """The sum of the tokens of requests and replies."""
         return self.input_tokens + self.output_tokens
 
     def plus(self, other: Usage) -> Usage:
-        """Return the sums of both.
+        """Add the counts of another usage.
 
         >>> Usage(1, 2, 3).plus(Usage(10, 20, 30, 5))
         Usage(input_tokens=11, output_tokens=22, total_tokens=33, cache_read_tokens=5, cache_write_tokens=0)
@@ -44,15 +44,15 @@ class Usage(NamedTuple):
 
 
 Prices = Mapping[str, Sequence[float]]
-"""The prices of a million tokens by model: of the input, the output, the input from a cache, and that written to one.
+"""The prices of a million tokens by model: of input, output, input read from a cache, and input written to a cache.
 
-Without the last ones these are input like any other. Input that was written to a cache has one price however long the
-cache keeps it: Anthropic bills five minutes at 1.25 times the price of input, and an hour at twice the price.
+Without the last two, cached tokens cost as much as other input. Input that was written to a cache has one price however
+long the cache keeps it: Anthropic bills five minutes at 1.25 times the price of input, and an hour at twice the price.
 """
 
 
 def check_prices(prices: Any) -> Prices:
-    """Return prices, {} for None; InvalidInputError unless they are two to four numbers by the name of a model.
+    """Return prices, {} for None; raise an InvalidInputError unless each model has two to four numbers.
 
     >>> check_prices({"gpt-5": (1.25, 10)})
     {'gpt-5': (1.25, 10)}
@@ -64,9 +64,9 @@ def check_prices(prices: Any) -> Prices:
     for model, price in prices.items():
         if not isinstance(model, str) or not _is_price(price):
             raise InvalidInputError(
-                f"the price of {model!r} must be two to four numbers that are not "
-                f"negative, not {shown_value(price)}: those of a million tokens in and out, and of "
-                "input that a cache read and wrote, such as 2.5, 10 and 0.25"
+                f"the price of {model!r} must be two to four numbers that are not negative, not "
+                f"{shown_value(price)}: the prices of a million tokens of input, of output, and of "
+                "input read from and written to a cache, such as 2.5, 10 and 0.25"
             )
     return dict(prices)
 
@@ -80,7 +80,7 @@ def _is_price(price: Any) -> bool:
 
 
 def cost_of(usage: Usage, price: Sequence[float]) -> float:
-    """Return what tokens cost.
+    """Return the cost of tokens at a price.
 
     >>> cost_of(Usage(1_000_000, 100_000, 0, 600_000, 100_000), (3, 15, 0.3, 3.75))
     2.955

@@ -19,7 +19,6 @@ from convstore.values.plain import equal_at_start
 from convstore.values.stamps import (
     ANOTHER_MODEL,
     ANOTHER_POLICY,
-    NOTHING_HELD,
     PROMPT_CHANGED,
     RESULTS_BECAME_STUBS,
     STEPS_LEFT_OUT,
@@ -27,6 +26,7 @@ from convstore.values.stamps import (
     TEXTS_SHORTENED,
     TURN_ENDED,
     TURNS_LEFT_OUT,
+    WHOLE_CACHE_LOST,
 )
 
 _MAX_LINES = 60
@@ -111,7 +111,7 @@ def changes_between(
     others = [text for _, text in causes]
     lines = list(_diff(before, after, same_beginning(before.history, after.history)))
     cause = [*named, *others, "another summary or note stands before them"][0]
-    if cut_by in NOTHING_HELD:
+    if cut_by in WHOLE_CACHE_LOST:
         cause = _UNSEEN_CAUSES[cut_by]
     if cut_by == ANOTHER_POLICY:
         cause = f"the policy was {before.policy} and is {after.policy}: {cause}"
