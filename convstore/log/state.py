@@ -27,7 +27,7 @@ class ViewRecord(NamedTuple):
     Attributes:
         start: Ordinal of the first message of views; 1 for the log's first.
         short_through: Finished turns up to this ordinal are shortened.
-        stubs_through: Steps of the turn that holds this ordinal are settled up to it.
+        stubs_through: In the turn that contains this ordinal, steps up to it are condensed.
         entry: Number of the entry that holds the first message.
         link: Link of that entry, 0 if the start is the log's first message.
         moved_at: When a mark was last moved.

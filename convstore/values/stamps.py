@@ -59,8 +59,8 @@ class ViewMarks(NamedTuple):
     Attributes:
         start: Ordinal of the first message after leading system messages, summary and note.
         short_through: Finished turns up to this ordinal are shortened.
-        stubs_through: In the turn that contains this ordinal, results up to it are stubs or left out.
-        gap: Tokens that these steps of the turn in progress may take.
+        stubs_through: In the turn that contains this ordinal, steps up to it are condensed.
+        gap: Maximum size of the condensed steps of the turn in progress, in tokens.
     """
 
     start: int = 0

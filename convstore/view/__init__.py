@@ -1,5 +1,5 @@
 """The read path: the messages that the next model call gets.
 
-Floor 4. `loader` and `past` begin a `load`, which reads the log. `rule` decides by `sizes` what the view shows,
-`decoder` restores its messages, `render` builds the list, and `provider_rules` adapts it to one provider.
+Floor 4. `loader` and `past` begin a `load`, which reads the log. `rule` uses `sizes` to plan which messages a view
+shows, `decoder` restores them, `render` builds the list, and `provider_rules` adapts it to one provider.
 """

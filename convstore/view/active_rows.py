@@ -1,6 +1,6 @@
-"""The active messages at the end of a log, from which a view is decided and made.
+"""The active messages at the end of a log, from which a view is planned and built.
 
-`load` reads rows until `has_enough` says so, decides, and then reads the payloads that `decoder.payloads_needed` names.
+`load` reads rows until `has_enough` is true, plans the view, and then reads the payloads that `payloads_needed` lists.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from convstore.messages.tokens import TokenCounter, count
 from convstore.values.stamps import ViewMarks
 from convstore.view.decoder import Decoder
 from convstore.view.render import NOTE_RESULTS, View, build_view, make_note
-from convstore.view.rule import Decision, decide, is_enough, render
+from convstore.view.rule import ViewPlan, decide, is_enough, plan_from_marks
 from convstore.view.sizes import SizedLog
 from convstore.view.thinking import with_bound_thinking
 
@@ -32,12 +32,12 @@ class ActiveRows:
 
     Attributes:
         rows: The messages, after those that the summary covers.
-        is_complete: True if every message that is not summarised is among them.
+        is_complete: True if `rows` has every message that is not summarised.
         summary: The current summary.
-        summary_messages: The messages that show it.
+        summary_messages: The messages by which a view shows the summary.
         system: The leading system messages of the log; None if they are unknown.
         earlier_results: The newest named messages before the rows, newest first; None if they are unknown.
-        kept_notes: Notes and their sizes, by the ordinals around what they stand for.
+        kept_notes: Notes and their sizes, by the ordinals around the messages that they replace.
     """
 
     rows: Sequence[Row] = ()
@@ -50,7 +50,7 @@ class ActiveRows:
     _named: tuple[Sequence[Row], list[int]] = field(default=((), []), repr=False, compare=False)
 
     def results_before(self, index: int, left: Sequence[range] = ()) -> tuple[LeftOut, ...]:
-        """Return the newest named messages before a row and in later steps that are left out, newest first."""
+        """Return the newest named messages before a row and in left-out later steps, newest first."""
         if self._named[0] is not self.rows:
             self._named = (
                 self.rows,
@@ -78,7 +78,7 @@ class ActiveRows:
 
     @property
     def begin(self) -> int:
-        """The row at which the first whole turn begins."""
+        """Index of the row at which the first whole turn begins."""
         if self.is_complete:
             return 0 if self.summary else len(leading_system(self.rows))
         return next(
@@ -87,7 +87,7 @@ class ActiveRows:
         )
 
     def note(self, index: int, left: Sequence[range], counter: TokenCounter) -> Shown | None:
-        """Return the note of a view that begins with a row and leaves out some later steps, None if it needs none."""
+        """Return the note of a view that begins with a row and leaves out later steps; None if nothing is left out."""
         turns = self.turns_before(index) if self.rows else 0
         if not turns and not left:
             return None
@@ -106,7 +106,7 @@ class ActiveRows:
         return self.kept_notes[key]
 
     def _sized(self, decoder: Decoder, *, start: int | None = None) -> SizedLog:
-        """Return the turns from a start on, or the first whole one, with their sizes under the decoder's policy."""
+        """Size the turns from an ordinal, or from the first whole turn, under the decoder's policy."""
         counter = decoder.counter
         begin = self.begin if start is None else self._row_of(start)
         fixed = sum(count(counter, message) for message in self.summary_messages)
@@ -114,11 +114,11 @@ class ActiveRows:
         return SizedLog(self.rows, decoder, begin=begin, fixed=fixed)
 
     def has_enough(self, decoder: Decoder) -> bool:
-        """Return True if a view without a record can be decided without earlier rows."""
+        """Return True if a view without a record can be planned without earlier rows."""
         return self.is_complete or is_enough(self._sized(decoder))
 
-    def decision(self, decoder: Decoder, record: tuple[int, int, int]) -> Decision:
-        """Decide what a view shows, given the start and the two marks of the policy's record."""
+    def plan(self, decoder: Decoder, record: tuple[int, int, int]) -> ViewPlan:
+        """Plan a view, given the start and the two marks of the policy's record."""
         log = self._sized(decoder, start=record[0])
 
         def note(index: int, left: Sequence[range]) -> int:
@@ -127,12 +127,12 @@ class ActiveRows:
 
         return decide(log, record, note)
 
-    def past_decision(self, decoder: Decoder, marks: ViewMarks) -> Decision:
-        """Return the decision of a past view from the marks in its stamp."""
-        return render(self._sized(decoder, start=marks.start), marks)
+    def past_plan(self, decoder: Decoder, marks: ViewMarks) -> ViewPlan:
+        """Return the plan of a past view from the marks in its stamp."""
+        return plan_from_marks(self._sized(decoder, start=marks.start), marks)
 
     def _row_of(self, start: int) -> int:
-        """Return the row at which a start is, or the first whole turn after it."""
+        """Return the index of the row with the ordinal `start`, or of the first whole turn after it."""
         index = bisect_left(self.rows, start, key=lambda row: row.message.ordinal)
         is_here = (
             not self.is_complete
@@ -141,20 +141,18 @@ class ActiveRows:
         )
         return index if is_here else max(self.begin, index)
 
-    def view(self, decision: Decision, decoder: Decoder) -> View:
-        """Make the view of a decision; see `render.build_view`. Equal arguments give equal views."""
+    def view(self, plan: ViewPlan, decoder: Decoder) -> View:
+        """Build the view of a plan; see `render.build_view`. Equal arguments give equal views."""
         notes: list[Shown] = [(message, Look(None)) for message in self.summary_messages]
-        if note := self.note(decision.begin, decision.left, decoder.counter):
-            # `deep` takes six times as long
+        if note := self.note(plan.begin, plan.left, decoder.counter):
+            # a deep copy would take six times as long
             own = {
                 "additional_kwargs": mark("note"),
                 "response_metadata": {},
             }
             notes.append((note[0].model_copy(update=own), note[1]))
-        rows = self.rows[decision.begin :]
-        view = build_view(
-            rows, decision.shown, decoder=decoder, system=self.system or (), notes=notes
-        )
-        marks = decision.marks
+        rows = self.rows[plan.begin :]
+        view = build_view(rows, plan.shown, decoder=decoder, system=self.system or (), notes=notes)
+        marks = plan.marks
         is_cut = bool(notes or marks.short_through or marks.stubs_through)
         return with_bound_thinking(view, rows, decoder.counter, is_cut=is_cut)

@@ -1,7 +1,7 @@
-"""Restores messages as a view shows them, and measures the forms that a message can be shown in.
+"""Restores messages in the forms in which a view shows them, and measures each form.
 
-A message is shown as its stub, with placeholders, cut or in full. Stored counts tell most sizes; what a payload holds
-is not read to decide.
+A message is shown as its stub, with placeholders, cut or in full. Most sizes are stored counts; a payload is never read
+only to measure a message.
 
 The module is long because each form of a message is restored and measured here.
 """
@@ -58,9 +58,12 @@ _MIN_TEXT_TOKENS = 20
 
 
 class Showing(NamedTuple):
-    """How a view shows one message: whole or as in a finished turn, with texts of at most `room` tokens if given.
+    """The form in which a view shows one message.
 
-    With `media` it shows only so many of its images and files, the newest; None for as many as its form has.
+    Attributes:
+        whole: True for the whole message, False for its form in a finished turn.
+        room: Maximum size of its texts in tokens; None for whole texts.
+        media: Number of its images and files to show, the newest ones; None for all that its form has.
     """
 
     whole: bool = False
@@ -73,11 +76,11 @@ WHOLE = Showing(whole=True)
 
 
 class Decoder:
-    """Restores messages as a view shows them; those without payloads, which may be large, are decoded once.
+    """Restores messages as a view shows them, and caches those without payloads, which may be large.
 
     Attributes:
         policy: The policy of the view.
-        counter: Counts messages whose size is not stored in the log; media by the figures of the policy's provider.
+        counter: Counts messages whose size is not stored in the log, with the media figures of the policy's provider.
         payloads: The texts of payloads that were read, by message id.
     """
 
@@ -118,7 +121,7 @@ class Decoder:
     def _plain(
         self, message: EntryMessage, showing: Showing, stub: str | None, *, is_whole: bool
     ) -> BaseMessage | None:
-        """Return a message that is shown as it is stored or as its stub, which is quick; None for any other."""
+        """Decode a message that is shown as it is stored, or as its stub, on a fast path; None for others."""
         if not self._is_plain(message, showing, stub):
             return None
         shown = _decode_unchanged(message, stub)
@@ -127,7 +130,7 @@ class Decoder:
         return shown if type(shown.content) is str else None  # blocks may be media
 
     def _is_plain(self, message: EntryMessage, showing: Showing, stub: str | None) -> bool:
-        """Return True unless the entry tells that a message is cut, shortened, or partly in a payload."""
+        """Return False if the entry's columns show that a message is cut, shortened, or partly in a payload."""
         if showing.room is not None or (message.media and stub is None):
             return False
         if message.payload and (stub is None or message.payload.identity):
@@ -143,13 +146,13 @@ class Decoder:
     def _with_media(
         self, message: EntryMessage, shown: BaseMessage, look: Look, showing: Showing
     ) -> Shown:
-        """Count the media that a message shows by the view's figures; those that leave become placeholders."""
+        """Replace media that the view does not show by placeholders, and count the others by the view's figures."""
         is_replaced = look.is_stub and not message.keeps_content
         if is_replaced or not message.media:
             return shown, look
         limited = shown
         if showing.media is not None and showing.media < len(message.media):
-            # Those in a payload that was not read have placeholders already.
+            # Media in a payload that was not read are placeholders already.
             limited = without_media(shown, everywhere=True, keep=showing.media)
             look.tokens = None
             look.has_placeholder = not look.is_stub
@@ -158,7 +161,7 @@ class Decoder:
         return limited, look
 
     def _more(self, message: EntryMessage) -> int:
-        """Return how much more the media of a message count by the view's figures than in its stored size."""
+        """Return the difference of the media of a message between the view's figures and its stored size, in tokens."""
         if self._figures is self._stored or self._figures is None or self._stored is None:
             return 0
         by_model = message.type == "ai"
@@ -166,13 +169,14 @@ class Decoder:
         return now - self._stored.all_tokens(message.media, by_model=by_model)
 
     def size_whole(self, message: EntryMessage) -> int:
-        """Return the size of a message in full, its media by the view's figures."""
+        """Return the size of a message in full, with media by the view's figures."""
         return max(0, message.tokens + self._more(message)) if message.media else message.tokens
 
     def size_media(self, message: EntryMessage, oldest: int | None = None) -> int:
-        """Return the tokens of the media of a message, or of the oldest ones, at most those of the whole message.
+        """Return the tokens of the media of a message, or of the `oldest` ones, at most the size of the message.
 
-        Another counter's are what it counts less with placeholders; of a result that is not known.
+        A counter without figures for media counted the message with media and with placeholders; the difference is
+        used. It is unknown for results, which get the default figures.
         """
         figures = self._figures or UNKNOWN
         by_model = message.type == "ai"
@@ -191,7 +195,7 @@ class Decoder:
         return shown, look
 
     def size_finished(self, message: EntryMessage) -> int:
-        """Return the size of a message in a finished turn; an estimate if more is shown than its entry holds."""
+        """Return the size of a message in a finished turn; an estimate if parts of it are in an unread payload."""
         limit = self.policy.shorten_over
         tokens = message.view_tokens
         media = 0
@@ -209,16 +213,17 @@ class Decoder:
         return tokens + media
 
     def _has_stored_size(self, message: EntryMessage) -> bool:
-        """Return True unless the policy makes a message of a finished turn smaller than its size in the log."""
+        """Return False if the policy may shorten a message of a finished turn below its stored size."""
         if message.type == "tool":
             return True
         limit = self.policy.shorten_over
         return limit is None or message.type not in SHORTENED or _length(message) <= limit
 
     def _size_short(self, message: EntryMessage, limit: int, length: int) -> int:
-        """Return the most tokens of a message whose texts are shortened; what its payload holds is not read.
+        """Return the maximum size of a message with shortened texts, without reading its payload.
 
-        Of `length` characters some go: in proportion, and at least a quarter of a token each, as dense scripts stay.
+        Of `length` characters some are removed. The size shrinks in proportion, but by at most a quarter of a token for
+        each removed character, because the remaining text may be in a script with more tokens.
         """
         tokens = message.view_tokens
         lengths = lengths_without_arguments(read_message(self._codec, message).content)
@@ -234,16 +239,16 @@ class Decoder:
 
     @property
     def may_shorten_finished(self) -> bool:
-        """True if the policy shows a message of a finished turn in another form than the one counted at append."""
+        """True if the policy may show a message of a finished turn in another form than the one counted at append."""
         return (self.policy.shorten_over, self.policy.media) != (None, "finished_turns")
 
     @property
     def size_missing(self) -> int:
-        """The size of a result that a view makes up for a call without one."""
+        """The size of the synthetic result of a call without one, for a typical call."""
         return _missing_tokens(self.counter)
 
-    def size_made_up(self, message: EntryMessage) -> int:
-        """Return the size of the largest result that a view may make up for a call of a message."""
+    def size_synthetic(self, message: EntryMessage) -> int:
+        """Return the size of the largest synthetic result that a call of a message may get."""
         calls = calls_of(read_message(self._codec, message))
         return max(
             (count(self.counter, missing_result(call, ai_message_id=message.id)) for call in calls),
@@ -251,9 +256,9 @@ class Decoder:
         )
 
     def size_cut(self, message: EntryMessage, showing: Showing, tokens: int) -> int:
-        """Return the size of a message whose texts are cut, given its size without that.
+        """Return the size of a message with its texts cut, given its uncut size.
 
-        It is the most that it may take if the view reads its payload, which is not read to decide.
+        For a message whose view needs its payload it is an upper bound, because the payload is not read yet.
         """
         if not needs_edges_only(_limit(self.policy, showing)) or _payload_in_view(
             message, self.policy, showing
@@ -263,9 +268,9 @@ class Decoder:
         return count(self.counter, shown) if look.tokens is None else look.tokens
 
     def _cut(self, message: EntryMessage, showing: Showing) -> Shown:
-        """Cut the texts of a message, so that it takes the most that `size_cut` allows.
+        """Cut the texts of a message until it takes at most the size that `size_cut` allows.
 
-        They are cut further if the store's counter counts more than a token for four characters. Arguments that stay
+        Texts are cut further if the store's counter counts more than a token for four characters. Arguments that stay
         too large, such as a list of a thousand texts, are cut as one text.
         """
         most = self._most(message, showing)
@@ -290,9 +295,9 @@ class Decoder:
         return shown, look
 
     def _most(self, message: EntryMessage, showing: Showing) -> int:
-        """Return the most tokens of a message with `room` tokens for all texts of a question, or each one of an AI.
+        """Return the maximum size of a message with `room` tokens for all texts of a question, or for each text of AI.
 
-        What its entry holds is counted; for what cannot be cut in its payload, a character is at most a token.
+        The part in its entry is counted. In its payload, each character that cannot be cut counts as a token.
         """
         room = showing.room or 0
         read = read_message(self._codec, message)
@@ -301,7 +306,7 @@ class Decoder:
         if showing.whole or self.policy.media == "never":
             least += max(0, self.size_whole(message) - message.view_tokens)
         long = [length for length in lengths if length > room]
-        # LangChain's counter counts no call arguments beside a list of blocks, so only long texts are taken off.
+        # LangChain's counter ignores call arguments beside a list of blocks, so only long texts are subtracted.
         texts = sum(length for length in lengths_without_arguments(read.content) if length > room)
         least += min(uncut, max(0, message.tokens - texts // CHARACTERS_PER_TOKEN))
         if message.type == "human":
@@ -320,7 +325,7 @@ class Decoder:
 def payloads_needed(
     rows: Sequence[Row], shown: Sequence[Showing | None], policy: HistoryPolicy
 ) -> list[tuple[str, PayloadRef]]:
-    """Return the message id and the range of each payload that the view of these rows shows."""
+    """Return the message id and the range of each payload that a view of these rows needs."""
     needed = list[tuple[str, PayloadRef]]()
     for row, showing in zip(rows, shown, strict=True):
         if showing is None or (showing is FINISHED and row.message.stub is not None):
@@ -333,11 +338,11 @@ def payloads_needed(
 def _payload_in_view(
     message: EntryMessage, policy: HistoryPolicy, showing: Showing
 ) -> PayloadRef | None:
-    """Return the range of a message's payload that a view shows, None if it shows nothing of it."""
+    """Return the range of a message's payload that a view shows, None if it shows no part of it."""
     ref = message.payload
     if ref is None or is_hidden(message, policy):
         return None
-    # Media follow the texts of a payload.
+    # In a payload, media come after the texts.
     has_media = _shows_media(message, policy, showing) and ref.shown < ref.ends[-1]
     return payload_needed(
         message, whole=showing.whole or has_media, shorten_over=_limit(policy, showing)
@@ -354,13 +359,13 @@ def _shows_media(message: EntryMessage, policy: HistoryPolicy, showing: Showing)
 
 
 def _limit(policy: HistoryPolicy, showing: Showing) -> int | None:
-    """Return the tokens above which texts are cut, None for no limit."""
+    """Return the size in tokens above which texts are cut, None without a limit."""
     limits = (showing.room, None if showing.whole else policy.shorten_over)
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _ever_shorter(limit: int) -> Iterator[tuple[Arguments, int]]:
-    """Yield ways to cut texts and arguments to a limit and less, down to the least.
+    """Yield ways to cut texts and arguments, from the given limit down to the smallest one.
 
     >>> list(_ever_shorter(25))
     [('texts', 25), ('texts', 20), ('whole', 25), ('whole', 20)]
@@ -385,7 +390,7 @@ def _missing_tokens(counter: TokenCounter) -> int:
 
 @lru_cache(maxsize=16)
 def _cut_tokens(counter: TokenCounter) -> int:
-    """Return the size of the words in the middle of a text that was cut."""
+    """Return the size of the notice that replaces the middle of a cut text."""
     text = "word " * 10_000
     shown = shorten_text(text, _MIN_TEXT_TOKENS, "8e03978e-40d5-43e8-bc93-6894a57f9324")
     return (
@@ -396,7 +401,7 @@ def _cut_tokens(counter: TokenCounter) -> int:
 
 
 def _decode_unchanged(message: EntryMessage, stub: str | None) -> BaseMessage | None:
-    """Decode a message quickly; None if its stored form is not plain, or not the one that was appended."""
+    """Decode a message on a fast path; None if its stored form is not plain, or its digest does not match."""
     shown = decode_if_plain(message.body, stub)
     if shown is None or MARK in message.body:
         return None
@@ -406,13 +411,13 @@ def _decode_unchanged(message: EntryMessage, stub: str | None) -> BaseMessage | 
 
 
 def _length(message: EntryMessage) -> int:
-    """Return the characters of a message as stored, with those in a payload that views show."""
+    """Return the number of stored characters of a message, including those in a payload that views show."""
     payload = message.payload.shown if message.payload else 0
     return len(message.body) + payload
 
 
 def _stored_tokens(message: EntryMessage, stub: str | None, *, is_whole: bool) -> int | None:
-    """Return the size of a message in a view as counted at append; None if that is an estimate."""
+    """Return the size of a message in a view as counted at append; None if that was an estimate."""
     if message.is_estimate and stub is None:
         return None
     return message.tokens if is_whole else message.view_tokens

@@ -1,13 +1,13 @@
-"""Answers of models as LangChain's package of one provider sends them: those of another one, and its own.
+"""Adapt answers of models to LangChain's package of one provider.
 
-An answer of another provider loses what only that one reads. An answer of the provider itself is changed where the
-package would send it in a form that the provider refuses.
+An answer of another provider loses the parts that only the other one reads. An answer of the provider itself is changed
+only where the package would send it in a form that the provider refuses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from langchain_core.messages import AIMessage, ToolMessage
 
@@ -20,18 +20,15 @@ from convstore.values.providers import ProviderRules
 from convstore.wire.edits import NO_TEXT, tool_name, user_name
 from convstore.wire.hosted import hosted_text
 from convstore.wire.parts import Block, Media, Text, beside_calls, part_of
+from convstore.wire.requests import ReportDropped
 
 _EMPTY: Final = "{}"
 _UNSENT: Final = "LangChain's package does not send it"
 _FILTERED: Final = frozenset({"reasoning_content", "thinking"})
 
 
-_Drop: TypeAlias = Callable[[str, str], None]
-"""Notes a part that is not sent, and the reason."""
-
-
-def without_foreign_parts(message: AIMessage, drop: _Drop) -> AIMessage:
-    """Return an answer of another provider with what all providers accept; the same object if nothing changes.
+def without_foreign_parts(message: AIMessage, drop: ReportDropped) -> AIMessage:
+    """Return an answer of another provider with only parts that all providers accept; the same object if unchanged.
 
     >>> ran = {"type": "code_interpreter_call", "id": "ci_1", "code": "1 + 1", "outputs": []}
     >>> without_foreign_parts(AIMessage([ran, "Two."]), print).content[0]["text"]
@@ -52,8 +49,8 @@ def without_foreign_parts(message: AIMessage, drop: _Drop) -> AIMessage:
     return with_changes(clean, update)
 
 
-def _with_valid_calls(message: AIMessage, drop: _Drop) -> AIMessage:
-    """Return an answer with names and arguments of calls that providers accept; the same object if nothing changes."""
+def _with_valid_calls(message: AIMessage, drop: ReportDropped) -> AIMessage:
+    """Return an answer with names and arguments of calls that providers accept; the same object if unchanged."""
     for call in message.invalid_tool_calls:
         if not arguments_text(call.get("args"))[1]:
             drop(f"arguments of {call.get('name')}", "they are not a JSON object")
@@ -68,17 +65,17 @@ def _with_valid_calls(message: AIMessage, drop: _Drop) -> AIMessage:
 
 
 def _named_block(block: Any) -> Any:
-    """Return a block of a call with a name that all providers accept; any other block as it is."""
+    """Return a call block with a name that all providers accept; any other block unchanged."""
     return _named(block) if block_type(block) in CALL_BLOCKS else block
 
 
-def _sendable_content(message: AIMessage, drop: _Drop) -> list[Any]:
+def _sendable_content(message: AIMessage, drop: ReportDropped) -> list[Any]:
     listed = {call.get("id") for call in (*message.tool_calls, *message.invalid_tool_calls)}
     return [sent for block in message.content for sent in _sendable(block, listed, drop)]
 
 
-def _sendable(block: Any, listed: set[Any], drop: _Drop) -> Iterator[Any]:
-    """Yield a block of content as all providers accept it; a call that is listed stands outside the content."""
+def _sendable(block: Any, listed: set[Any], drop: ReportDropped) -> Iterator[Any]:
+    """Yield a block of content in a form that all providers accept; calls in `listed` are not part of the content."""
     part = part_of(block)
     if isinstance(part, Text):
         for name in part.settings:
@@ -94,8 +91,10 @@ def _sendable(block: Any, listed: set[Any], drop: _Drop) -> Iterator[Any]:
         yield block
 
 
-def _sendable_action(part: Block, block: Any, listed: set[Any], drop: _Drop) -> Iterator[Any]:
-    """Yield a call that is not listed, or a text that says what a tool of the provider did."""
+def _sendable_action(
+    part: Block, block: Any, listed: set[Any], drop: ReportDropped
+) -> Iterator[Any]:
+    """Yield a call that is not listed, or a text that describes the use of a hosted tool."""
     if part.kind != "call":
         text = hosted_text(part.block)
         drop(part.type, "only a text names it" if text else "another provider wrote it")
@@ -106,7 +105,7 @@ def _sendable_action(part: Block, block: Any, listed: set[Any], drop: _Drop) -> 
 
 
 def _named(call: Any) -> Any:
-    """Return a call with a name that all providers accept; a block may have any value for it."""
+    """Return a call with a name that all providers accept; in a block the name may have any type."""
     name = call.get("name")
     if not name:
         return call
@@ -115,18 +114,18 @@ def _named(call: Any) -> Any:
 
 
 def _with_object(call: Any) -> Any:
-    """Return an invalid call whose arguments are the JSON of an object, if they are JSON."""
+    """Return an invalid call; arguments that are empty, or JSON but not an object, become an empty object."""
     given = call.get("args")
     return {**call, "args": _EMPTY} if _is_empty(given) else call
 
 
 def _is_empty(arguments: Any) -> bool:
-    """Return True for the JSON text of no object, or of one without fields."""
+    """Return True for a JSON text that is not an object, or an object without fields."""
     return isinstance(arguments, str) and arguments_text(arguments)[0] == _EMPTY
 
 
 def _with_valid_function(function: dict[str, Any]) -> dict[str, Any]:
-    """Return the name and the arguments of a call in OpenAI's raw form as providers accept them."""
+    """Return a call in OpenAI's raw form with a name and arguments that providers accept."""
     name = function.get("name")
     named = {"name": tool_name(name)} if isinstance(name, str) and name else {}
     if _is_empty(function.get("arguments")):
@@ -134,8 +133,8 @@ def _with_valid_function(function: dict[str, Any]) -> dict[str, Any]:
     return {**function, **named}
 
 
-def as_own(message: AIMessage, rules: ProviderRules, drop: _Drop) -> AIMessage:
-    """Return an answer of the provider as its package sends it right; the same object if nothing changes."""
+def as_own(message: AIMessage, rules: ProviderRules, drop: ReportDropped) -> AIMessage:
+    """Return an answer of the provider in a form that its package sends correctly; the same object if unchanged."""
     calls = calls_of(message)
     if any(call.is_malformed or tool_name(call.tool) != call.tool for call in calls):
         message = _with_valid_calls(message, drop)
@@ -153,8 +152,10 @@ def as_own(message: AIMessage, rules: ProviderRules, drop: _Drop) -> AIMessage:
     return message.model_copy(update=update) if update else message
 
 
-def drop_unsent(message: AIMessage, rules: ProviderRules, drop: _Drop, *, is_own: bool) -> None:
-    """Note what LangChain's package leaves out of an answer that a view keeps whole."""
+def drop_unsent(
+    message: AIMessage, rules: ProviderRules, drop: ReportDropped, *, is_own: bool
+) -> None:
+    """Report the parts of an answer that LangChain's package does not send, though the view keeps them."""
     for part in beside_calls(message):
         drop(part, _UNSENT)
     if is_own and "reasoning" in rules.package_omits and _has_omitted_reasoning(message):
@@ -162,7 +163,7 @@ def drop_unsent(message: AIMessage, rules: ProviderRules, drop: _Drop, *, is_own
 
 
 def _has_omitted_reasoning(message: AIMessage) -> bool:
-    """Return True for reasoning beside the content, or thinking in it, which langchain-openai filters."""
+    """Return True for reasoning beside the content, or thinking inside it; langchain-openai removes both."""
     kwargs = message.additional_kwargs
     if any(isinstance(kwargs.get(key), str | list) and kwargs[key] for key in REASONING_BESIDE):
         return True
@@ -186,14 +187,14 @@ def _looks_old(message: AIMessage) -> bool:
 
 
 def _with_item_id(block: Any, id_: str) -> Any:
-    """Return a text with the id of its item, as langchain-openai keeps it."""
+    """Return a text block with the id of its item, where langchain-openai looks for it."""
     if block_type(block) != "text" or "id" in block:
         return block
     return {**block, "id": id_}
 
 
 def with_custom_outputs(message: AIMessage, results: Sequence[ToolMessage]) -> list[ToolMessage]:
-    """Return results, those of custom tools of the Responses API in the form that langchain-openai sends as such."""
+    """Return results; those of custom tools of the Responses API get the form that langchain-openai sends correctly."""
     content: Any = message.content
     blocks = content if isinstance(content, list) else []
     custom = [block.get("call_id") for block in blocks if block_type(block) == "custom_tool_call"]

@@ -1,13 +1,13 @@
-"""Blocks of people and tools in the forms that LangChain's package of a provider takes.
+"""Adapt content blocks of user messages and tool results to LangChain's package of a provider.
 
-A form of another provider is rejected with the whole request, or dropped in silence. A text stands for it, and a file
-goes in LangChain's own form.
+A block in the form of another provider is silently dropped, or makes the API reject the request. It becomes a text, or
+for a file a block in LangChain's own form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeAlias, TypeVar
+from collections.abc import Iterator
+from typing import Any, Final, TypeVar
 
 from langchain_core.messages import BaseMessage
 
@@ -18,13 +18,12 @@ from convstore.values.providers import ProviderRules
 from convstore.wire.anthropic import anthropic_media
 from convstore.wire.openai_chat import media_part as chat_media
 from convstore.wire.parts import Block, Media, Text, part_of
+from convstore.wire.requests import ReportDropped
 
 _Message = TypeVar("_Message", bound=BaseMessage)
-_Drop: TypeAlias = Callable[[str, str], None]
-"""Notes a part that is not sent, and the reason."""
 
 _READ_OWN_FORMS: Final = frozenset({"bedrock_converse", "google_genai"})
-"""Packages with many forms of their own, some without a type: blocks stay as they are."""
+"""Packages with many block forms of their own, some without a type. Their blocks are not changed."""
 _ITEMS: Final = frozenset(
     {
         "additional_tools",
@@ -36,7 +35,7 @@ _ITEMS: Final = frozenset(
         "tool_search_output",
     }
 )
-"""What OpenAI alone knows of people and tools."""
+"""Block types in user messages and tool results that only OpenAI has."""
 _FORMS: Final = frozenset({"audio", "file", "image", "image_url", "input_audio", "video"})
 _OF_PACKAGE: Final = {
     "anthropic": frozenset(
@@ -55,41 +54,41 @@ _OF_PACKAGE: Final = {
 }
 
 
-def with_taken_blocks(message: _Message, rules: ProviderRules, drop: _Drop) -> _Message:
-    """Return a message of a person, a tool or the system; the same object if the package takes all of its blocks.
+def with_accepted_blocks(message: _Message, rules: ProviderRules, drop: ReportDropped) -> _Message:
+    """Return a user message, tool result or system message; the same object if the package accepts all its blocks.
 
     >>> from langchain_core.messages import HumanMessage
     >>> source = {"type": "text", "media_type": "text/plain", "data": "Refunds take 14 days."}
     >>> message = HumanMessage([{"type": "document", "source": source}])
-    >>> with_taken_blocks(message, ProviderRules.named("openai"), print).content
+    >>> with_accepted_blocks(message, ProviderRules.named("openai"), print).content
     [{'type': 'text', 'text': 'Refunds take 14 days.'}]
-    >>> with_taken_blocks(message, ProviderRules.named("anthropic"), print) is message
+    >>> with_accepted_blocks(message, ProviderRules.named("anthropic"), print) is message
     True
     """
     content: Any = message.content
     if type(content) is not list or rules.kin in _READ_OWN_FORMS:
         return message
-    if all(_is_taken(block, rules.kin) for block in content):
+    if all(_is_accepted(block, rules.kin) for block in content):
         return message
     blocks: list[Any] = []
     for block in content:
-        blocks += [block] if _is_taken(block, rules.kin) else _written(block, rules, drop)
+        blocks += [block] if _is_accepted(block, rules.kin) else _written(block, rules, drop)
     return message.model_copy(update={"content": blocks or ""})
 
 
-def _is_taken(block: Any, kin: str) -> bool:
+def _is_accepted(block: Any, kin: str) -> bool:
     if kin == "anthropic" and isinstance(block, dict) and isinstance(block.get("file"), dict):
         return False  # a file in OpenAI's form
     kind = block_type(block)
     return kind == "text" or kind in _OF_PACKAGE.get(kin, _FORMS)
 
 
-def _written(block: Any, rules: ProviderRules, drop: _Drop) -> Iterator[dict[str, Any]]:
-    """Yield what stands for a block that the package does not take; nothing for one without content."""
+def _written(block: Any, rules: ProviderRules, drop: ReportDropped) -> Iterator[dict[str, Any]]:
+    """Yield the replacement of a block that the package does not accept; nothing for an empty one."""
     part = part_of(block)
     if isinstance(part, Text):
         for name in part.settings:
-            drop(name, "the API does not take it here")
+            drop(name, "the API does not accept it here")
         if part.text.strip():
             yield {"type": "text", "text": part.text}
     elif isinstance(part, Media):
@@ -98,8 +97,8 @@ def _written(block: Any, rules: ProviderRules, drop: _Drop) -> Iterator[dict[str
         yield {"type": "text", "text": valid_text(text_of(part.block))}
 
 
-def _file(media: Media, rules: ProviderRules, drop: _Drop) -> dict[str, Any]:
-    """Return a file in LangChain's form, or the text that names it where the API does not take it."""
+def _file(media: Media, rules: ProviderRules, drop: ReportDropped) -> dict[str, Any]:
+    """Return a file in LangChain's form, or its description as text where the API does not accept it."""
     write = anthropic_media if rules.kin == "anthropic" else chat_media
     if write(media, rules):
         places = (("base64", media.data), ("url", media.url), ("file_id", media.file_id))

@@ -1,6 +1,6 @@
-"""One load: the rows read so far, what they depend on, what the view needs besides, and the cost of reading them.
+"""One load of a view: the rows read so far, the state that they depend on, and the cost of reading them.
 
-The module is long because what is read, decided and shown depends on the same rows.
+The module is long because reading, planning and showing a view all work on the same rows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from convstore.view.active_rows import ActiveRows
 from convstore.view.decoder import Decoder, payloads_needed
 from convstore.view.media import BYTES_PER_TOKEN
 from convstore.view.render import NOTE_RESULTS, View, stamper
-from convstore.view.rule import Decision
+from convstore.view.rule import ViewPlan
 from convstore.wire.history import History
 
 _FIRST_ENTRIES = 4
@@ -51,13 +51,18 @@ _MAX_ENTRIES = 1_000
 
 @dataclass(slots=True)
 class Load(ActiveRows):
-    """One load of a view, current or past: it reads, decides and shows.
+    """One load of a view, current or past: it reads the log, plans the view and builds it.
 
-    `record` is the policy's stored record, or `NO_RECORD` if that is not of this log. `held` is the cached end of the
-    log, `entries` and `known_rows` are the last entries and their rows; those from `kept_from` on may be cached.
-    `has_system` is True if the state was read with the leading system messages, and `is_confirmed` if the rows begin
-    with the record's start. With `has_hidden` the view is that of the variant to which the last entry belongs, which
-    is not active yet. With `keeps_payloads` the payloads that the view shows are cached for the next one.
+    Attributes:
+        record: The policy's stored record; `NO_RECORD` if it does not belong to this log.
+        held: The cached end of the log.
+        entries: The last entries of the log.
+        known_rows: The rows of these entries.
+        kept_from: Number of the first entry that may be cached.
+        is_confirmed: True if the rows begin with the record's start.
+        has_system: True if the state was read with the leading system messages.
+        has_hidden: True for the view of a variant that is not active yet, to which the last entry belongs.
+        keeps_payloads: True to cache the payloads that the view shows for the next load.
     """
 
     reader: LogReader
@@ -85,7 +90,7 @@ class Load(ActiveRows):
 
     @property
     def last_entry(self) -> int:
-        """The number of the last entry that the view sees, 0 for none."""
+        """Number of the last entry that the view includes, 0 without entries."""
         for entry in reversed(self.entries):
             if self.has_hidden or not BRANCH.of(entry):
                 return entry.number
@@ -93,27 +98,27 @@ class Load(ActiveRows):
 
     @property
     def cached(self) -> CachedConversation:
-        """The conversation."""
+        """The cached data of the conversation."""
         return self.log.cached
 
     @property
     def first_needed(self) -> int:
-        """The first entry that the view needs, as far as record and summary tell."""
+        """Number of the first entry that the view needs, by the record and the summary."""
         return max(self.record.entry, self._after_summary)
 
     @property
     def _after_summary(self) -> int:
-        """The first entry that a view needs with the summary, which without one is the first of the log."""
+        """Number of the first entry that a view needs after the summary; without a summary, the first of the log."""
         return self.summary.entry if self.summary else 1
 
     @property
     def before(self) -> int:
-        """Return the number before which unread entries may hold active messages."""
+        """Number of the entry before which unread entries may have active messages."""
         return self.log.active.end_before(self.entries[0].number)
 
     @property
     def unsummarized(self) -> int:
-        """Return the tokens after the summary or the leading system messages, weighed as in a compaction plan."""
+        """Size of the messages after the summary or the leading system messages, measured as in a compaction plan."""
         if not self.rows:
             return 0
         last = self.rows[-1]
@@ -131,17 +136,17 @@ class Load(ActiveRows):
         )
 
     def count(self, entries: Sequence[Entry]) -> None:
-        """Add documents to the report."""
+        """Add read entries to the report."""
         self.documents += len(entries)
         self.size += sum(entry.size for entry in entries)
 
     @property
     def depends_on(self) -> tuple[int, str]:
-        """Return what rows and notes depend on besides the entries."""
+        """Key of cached rows and notes: the last rewind and the summary that they depend on."""
         return self.log.active.entry, self.summary.token if self.summary else ""
 
     def add_end(self, new: Sequence[Entry]) -> None:
-        """Add the last entries of the log, which follow the cached ones.
+        """Append the last entries of the log to the cached ones.
 
         Raises:
             CorruptDocumentError: An entry in between is missing.
@@ -166,7 +171,9 @@ class Load(ActiveRows):
             CorruptDocumentError: An entry in between is missing.
         """
         check_dense(self.cached.conversation, entries, last=self.before - 1)
-        if entries[-1].number + 1 < self.entries[0].number:  # there are rewound entries in between
+        if (
+            entries[-1].number + 1 < self.entries[0].number
+        ):  # rewound entries in between were skipped
             self.kept_from = max(self.kept_from, self.entries[0].number)
         self.entries = entries + self.entries
         self.earlier_results = None
@@ -180,7 +187,7 @@ class Load(ActiveRows):
         self._take_record()
 
     def _take_record(self) -> None:
-        """Use the record as far as the rows read confirm it: its marks, its start, and the results before that."""
+        """Use the start, the marks and the results of the record, as far as the rows read so far confirm them."""
         self.is_complete = self.before <= self._after_summary
         record = self.record
         is_of_log = max(record.marks) <= self.entries[-1].last
@@ -192,7 +199,7 @@ class Load(ActiveRows):
             self._begin_at(record)
 
     def _begin_at(self, record: ViewRecord) -> None:
-        """Drop the rows before the start in the record, and use the earlier results that it has."""
+        """Drop the rows before the record's start, and use the record's list of earlier results."""
         index = bisect_left(self.rows, record.start, key=lambda row: row.message.ordinal)
         self.rows = self.rows[index:]
         self.is_confirmed = True
@@ -204,11 +211,11 @@ class Load(ActiveRows):
 
     @property
     def is_missing(self) -> bool:
-        """Return True if the entry with the record's start was not read."""
+        """True if the entry with the record's start was not read yet."""
         return not self.is_complete and self.before > self.record.entry
 
     def _confirms(self, record: ViewRecord) -> bool:
-        """Return True if the record's start is the first message of the log or of an active turn of it."""
+        """Return True if the record's start is the first message of the log, or of an active turn."""
         if record.start <= max(1, self._covered):
             return True
         row = next((row for row in self.rows if row.message.ordinal == record.start), None)
@@ -219,7 +226,7 @@ class Load(ActiveRows):
         return self.summary.last if self.summary else 0
 
     def moved(self, marks: tuple[int, int, int]) -> ViewRecord:
-        """Return the record with moved marks, and with the results before its start as of now."""
+        """Return the record with moved marks, and with the current results before its start."""
         begin = bisect_left(self.rows, marks[0], key=lambda row: row.message.ordinal)
         record = self.record
         if marks[0] != record.start:
@@ -235,18 +242,19 @@ class Load(ActiveRows):
         return digest_of(repr(gaps)) if gaps else b""
 
     def _still_holds(self, record: ViewRecord) -> bool:
-        """Return True if the same messages are active and summarised before the record's start as when it moved."""
+        """Return True if no message before the record's start was rewound, restored or un-summarised since it moved."""
         return self._covered >= record.after and self._gaps_before(record.start) == record.gaps
 
     @property
     def has_stale_results(self) -> bool:
-        """Return True if the results in the record are not those before its start any more."""
+        """True if the results listed in the record may differ from those before its start."""
         return self.record.start > 1 and self.is_confirmed and not self._still_holds(self.record)
 
     def named(self, results: Sequence[Entry]) -> tuple[LeftOut, ...]:
-        """Return the names of the newest results before the rows, given newest first; a summary names those it covers.
+        """Return the names of the newest results before the rows, from entries in the order newest first.
 
-        An entry may hold results before the rows and among them.
+        Results that the summary covers are left out, as the summary names them. An entry may have results before the
+        rows and among them.
         """
         first = self.rows[0].message.ordinal
         covered = self._covered
@@ -254,8 +262,8 @@ class Load(ActiveRows):
         return tuple(LeftOut(message.ordinal, message.name) for message in found)[:NOTE_RESULTS]
 
     async def take_snapshot(self, log: Snapshot) -> None:
-        """Learn which messages are active, and use the summary if it fits them."""
-        # Recounted with the store's counter, so that every process decides the same.
+        """Set which messages are active, and use the summary if it fits them."""
+        # Recounted with the store's counter, so that every process plans the same view.
         self.log = log._replace(tail=await self.reader.recount_tail(self.cached, log.tail))
         self.count(self.log.read)
         self.round_trips += bool(self.log.read)
@@ -267,7 +275,7 @@ class Load(ActiveRows):
             )
 
     def take_beginning(self) -> None:
-        """Take the leading system messages from the rows, if they reach back to them."""
+        """Take the leading system messages from the rows, if the rows include them."""
         if self.is_complete and not self.summary:
             self.system = tuple(row.message for row in leading_system(self.rows))
             self.cached.system = system_of(
@@ -275,7 +283,7 @@ class Load(ActiveRows):
             )
 
     async def _read_system(self) -> None:
-        """Read the log's leading system messages if they are unknown; they are nearly always in its first entries."""
+        """Read the leading system messages if they are unknown; nearly always they are in the first entries."""
         if self.system is not None:
             return
         first = list[Entry]()
@@ -299,15 +307,15 @@ class Load(ActiveRows):
         self.count(results)
         self.earlier_results = self.named(results)
 
-    async def decide(self) -> Decision:
-        """Decide what the view shows, reading further back until that is certain."""
+    async def decide(self) -> ViewPlan:
+        """Plan the view; first read further back until earlier messages cannot change the plan."""
         while not self._has_enough():
             await self.read_more()
         await self.read_beginning()
-        return self.decision(self.decoder(), self.record.marks)
+        return self.plan(self.decoder(), self.record.marks)
 
     async def read_more(self) -> None:
-        """Read entries before those that were read, but none before those that the view needs."""
+        """Read entries before those read so far, but not before the first one that the view needs."""
         before = self.before
         limit = min(_MAX_ENTRIES, 4 * len(self.entries))
         start = self.log.active.stretch_before(before, max(0, before - limit))
@@ -333,7 +341,7 @@ class Load(ActiveRows):
             await together(self._read_system(), self._read_results())
 
     def _has_enough(self) -> bool:
-        """Return True if no earlier row can change the view."""
+        """Return True if earlier rows cannot change the view."""
         if self.is_complete or self.is_confirmed:
             return True
         # Positions after a summary are unknown if another counter measured the summarised messages.
@@ -341,14 +349,14 @@ class Load(ActiveRows):
         return bool(self.rows) and is_counted and self.has_enough(self.decoder())
 
     def decoder(self) -> Decoder:
-        """Return what restores the messages of the view."""
+        """Return a decoder for the messages of the view."""
         return Decoder(self.policy, self.reader.codec, self.reader.counter)
 
-    async def show(self, decision: Decision) -> View:
-        """Build the view of a decision."""
-        rows = self.rows[decision.begin :]
-        needed = payloads_needed(rows, decision.shown, self.policy)
-        # Nearly always none: only a system prompt that is too large for its entry has a payload.
+    async def show(self, plan: ViewPlan) -> View:
+        """Read the payloads that a plan needs and build its view."""
+        rows = self.rows[plan.begin :]
+        needed = payloads_needed(rows, plan.shown, self.policy)
+        # Nearly always empty: only a system prompt that is too large for its entry has a payload.
         needed += [
             (message.id, message.payload) for message in self.system or () if message.payload
         ]
@@ -361,7 +369,7 @@ class Load(ActiveRows):
         decoder.payloads = payloads
         new = [row.message for row in rows if row.message.kept is None]
         return await run_in_thread_if_long(
-            lambda: self.view(decision, decoder), characters=characters_of(new, payloads)
+            lambda: self.view(plan, decoder), characters=characters_of(new, payloads)
         )
 
     async def _read_payloads(
@@ -369,7 +377,7 @@ class Load(ActiveRows):
         rows: Sequence[Row],
         needed: Sequence[tuple[str, PayloadRef]],
     ) -> tuple[dict[str, str], list[PayloadRef]]:
-        """Return the texts that a view of these rows needs, by message id, and the payloads read from the database.
+        """Return the payload texts that a view of these rows needs, by message id, and the payloads read for it.
 
         Raises:
             CorruptDocumentError: A chunk is missing or damaged.
@@ -398,7 +406,7 @@ class Load(ActiveRows):
         *,
         before: Mapping[str, CachedPayload],
     ) -> None:
-        """Cache the payloads that this view shows and those appended while it was read."""
+        """Cache the payloads that this view shows, and those that were appended while it was read."""
         current = None if is_finished(rows) else rows[-1].turn
         shown = {
             row.message.id: CachedPayload(
@@ -414,10 +422,10 @@ class Load(ActiveRows):
         }
         self.reader.cache.keep_payloads(self.cached, kept)
 
-    def history(self, decision: Decision, view: View) -> History:
-        """Return a view as callers get it."""
+    def history(self, plan: ViewPlan, view: View) -> History:
+        """Return the view with its report, as the public `History`."""
         summary = self.summary.text if self.summary else None
-        report = _report(self, decision, view)
+        report = _report(self, plan, view)
         values = {
             "messages": view.messages,
             "summary": summary,
@@ -426,10 +434,10 @@ class Load(ActiveRows):
             "compaction": None,
         }
         history = new_model(History, values, private={}, fields_set=set(values))
-        stamps = self.stamper(decision, view)
+        stamps = self.stamper(plan, view)
         return history.sealed(stamps, view.dropped, open_turn(self.rows))
 
-    def stamper(self, decision: Decision, view: View) -> Stamper:
+    def stamper(self, plan: ViewPlan, view: View) -> Stamper:
         """Return the function that makes the stamp of a view."""
         return stamper(
             self.cached.conversation,
@@ -438,8 +446,8 @@ class Load(ActiveRows):
             entry=self.last_entry,
             ordinal=self.log.tail.messages,
             summary=self.summary.token if self.summary else "",
-            marks=decision.marks,
-            left_out_steps=len(decision.left),
+            marks=plan.marks,
+            left_out_steps=len(plan.left),
             shortened=len(view.shortened),
             tokens=view.tokens,
             thinking_through=view.thinking_through,
@@ -448,15 +456,15 @@ class Load(ActiveRows):
         )
 
 
-def _report(load: Load, decision: Decision, view: View) -> HistoryReport:
+def _report(load: Load, plan: ViewPlan, view: View) -> HistoryReport:
     budget = load.policy.max_tokens
     values = {
         "stubbed": view.stubbed,
         "placeholders": view.placeholders,
         "shortened": view.shortened,
-        "left_out_turns": load.turns_before(decision.begin) if load.rows else 0,
-        "left_out_steps": len(decision.left),
-        "is_excursion": decision.is_excursion,
+        "left_out_turns": load.turns_before(plan.begin) if load.rows else 0,
+        "left_out_steps": len(plan.left),
+        "is_excursion": plan.is_excursion,
         "missing_results": view.missing_results,
         "orphans": view.orphans,
         "late_results": view.late_results,
@@ -486,7 +494,7 @@ def is_continued_by(cached: Sequence[Entry], entries: Sequence[Entry]) -> bool:
 
 
 def differs(tail: Totals | None, entries: Sequence[Entry]) -> bool:
-    """Return True if the log now has another entry at the number of the cached tail."""
+    """Return True if the log has another entry at the number of the cached tail."""
     return any(
         tail and entry.number == tail.entries and entry.totals.link != tail.link
         for entry in entries
@@ -494,7 +502,7 @@ def differs(tail: Totals | None, entries: Sequence[Entry]) -> bool:
 
 
 def entries_needed(first: int, tail: Totals, policy: HistoryPolicy) -> int:
-    """Estimate how many entries to read first: those from a known one on, or enough to fill the limits."""
+    """Estimate how many entries to read at once: those since a known one, or enough to fill the policy's limits."""
     active = tail.entries * tail.active // tail.messages if tail.messages else 0
     limits = ((policy.max_tokens, tail.view_tokens), (policy.max_turns, tail.turns))
     needed = min([active, *(limit * active // total for limit, total in limits if limit and total)])

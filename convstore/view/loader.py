@@ -1,8 +1,7 @@
 """Loads the view of a conversation for the next model call.
 
-One command reads the state and the entries, from the end of the log back to where the policy's record says that views
-start. If there is no record, reading continues until the budget is full. A load that moves the record stores it while
-it reads payloads.
+One command reads the state and the entries, from the end of the log back to the start in the policy's record. Without a
+record, reading continues until the budget is full. A load that moves the record stores it while it reads payloads.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from convstore.values.scope import Scope
 from convstore.values.stamps import ViewStamp, break_between
 from convstore.view.load import Load, differs, entries_needed, is_continued_by
 from convstore.view.render import stamper
-from convstore.view.rule import Decision
+from convstore.view.rule import ViewPlan
 from convstore.wire.history import History
 
 _LOGGER = logging.getLogger("convstore")
@@ -38,7 +37,7 @@ _MOST_STAMPS = 1_000
 _TRIES = 4
 _MAX_RECENT = 4
 _UNUSED_AFTER = timedelta(days=1)
-"""Time without a move after which a record may make room for that of another policy."""
+"""Time without a move after which a record may be replaced by the record of another policy."""
 
 
 class Loader:
@@ -60,7 +59,7 @@ class Loader:
         return history
 
     def _log(self, history: History, view: str) -> None:
-        """Log a load at DEBUG, with what broke the prompt cache since the last one; `view` is its policy's key."""
+        """Log a load at DEBUG, with the cause of a lost prompt cache since the last one; `view` is the policy's key."""
         if not _LOGGER.isEnabledFor(logging.DEBUG) or (stamp := history.stamp) is None:
             return
         key = (stamp.conversation_id, view)
@@ -100,28 +99,28 @@ class Loader:
     async def _load(
         self, scope: Scope, policy: HistoryPolicy, *, stores: bool = True
     ) -> History | None:
-        """Return the view; None if another load moved the record, so that it has to be decided again."""
+        """Return the view; None if another load moved the record, so that the view has to be planned again."""
         cached, found = await self._ends.find(scope)
         if cached is None:
             history = History(messages=[], report=HistoryReport(round_trips=1))
             return history.sealed(stamper("", policy, counter=self._counter.name))
         async with self._reader.reading(cached):
             load = await self._begin(cached, found, policy)
-            decision = await load.decide()
-            record = self._moved(load, decision) if stores else None
+            plan = await load.decide()
+            record = self._moved(load, plan) if stores else None
             if write := self._write(load, record):
-                view, is_stored = await together(load.show(decision), _succeeds(write))
-            else:  # a task of its own would take a tenth of a load
-                view = await load.show(decision)
+                view, is_stored = await together(load.show(plan), _succeeds(write))
+            else:  # without a task of its own, which would take a tenth of the load's time
+                view = await load.show(plan)
                 is_stored = True
             load.round_trips += max(write is not None, load.payload_reads)
         self._cache_end(load)
-        return load.history(decision, view) if is_stored else None
+        return load.history(plan, view) if is_stored else None
 
     async def _begin(
         self, cached: CachedConversation, found: Totals | None, policy: HistoryPolicy
     ) -> Load:
-        """Read the state and the entries since the start in the record; of cached entries, only the last."""
+        """Read the state, and the entries since the record's start that are not cached."""
         key = view_key(policy, self._counter.name)
         first, start = self._first_known(cached, key)
         limit = entries_needed(start, cached.tail or found or Totals(), policy)
@@ -138,7 +137,7 @@ class Loader:
             items_from=max(cached.entries, found.entries if found else 0),
         )
         if first and not end.entries and last is None:
-            # The record was stored before a backup was restored.
+            # The record points past the end of a log that was restored from a backup.
             end = await self._ends.read(cached, limit=limit)
         held = self._continued(cached, held, end.entries, is_all=len(end.entries) < limit)
         load = Load(self._reader, policy, Snapshot(cached), end.state)
@@ -155,22 +154,24 @@ class Loader:
     def _continued(
         self, cached: CachedConversation, held: LoadedEnd, entries: Sequence[Entry], *, is_all: bool
     ) -> LoadedEnd:
-        """Return the cached end if the entries read begin with its last one, else an empty one.
+        """Return the cached end if the entries just read begin with its last entry, else an empty one.
+
+        `is_all` is True if the read was not cut off by its limit.
 
         Raises:
-            ConversationDeletedError: The log was restored from a backup; with `is_all`, no older entries are missing.
+            ConversationDeletedError: The cached entries are not in the log, because a backup was restored.
         """
         is_continued = is_continued_by(held.entries, entries)
         is_replaced = bool(held.entries) and not is_continued and is_all
         if is_replaced or differs(cached.tail, entries):
             self._cache.forget(cached)
-            raise ConversationDeletedError("the log is another one than the cached one; call again")
+            raise ConversationDeletedError("the log was replaced by another one; call again")
         return held if is_continued else LoadedEnd()
 
     def _first_known(self, cached: CachedConversation, key: str) -> tuple[int, int]:
-        """Return an entry before which a view needs none, and the entry at which it begins, by the state read last.
+        """Return the first entry that a view may need, and the entry at which it begins, by the cached state.
 
-        Without a record of the policy the view may begin anywhere after the summary. 0 for what is unknown.
+        Without a record of the policy, the view may begin anywhere after the summary. Unknown numbers are 0.
         """
         state = cached.state[1] if cached.state else None
         if state is None:
@@ -183,7 +184,7 @@ class Loader:
         return start, start
 
     async def _add_end(self, load: Load, entries: Sequence[Entry]) -> None:
-        """Add the last entries, which overlap the cached ones by one entry, and what of the state fits them."""
+        """Add the last entries, which overlap the cached ones by one, and the parts of the state that fit them."""
         if not entries:
             load.system = ()
             return
@@ -203,23 +204,21 @@ class Loader:
         load.add_end(await self._reader.counted(entries[bool(load.held.entries) :]))
         load.take_beginning()
 
-    def _moved(self, load: Load, decision: Decision) -> ViewRecord | None:
-        """Return the record to store; None if nothing moved or there is no room for one more record."""
-        if (
-            decision.stored == load.record.marks and not load.has_stale_results
-        ) or not load.entries:
+    def _moved(self, load: Load, plan: ViewPlan) -> ViewRecord | None:
+        """Return the record to store; None if it did not move, or the state has no room for another record."""
+        if (plan.stored == load.record.marks and not load.has_stale_results) or not load.entries:
             return None
         views = load.state.views
         now = self._clock.now()
         is_full = load.key not in views and len(views) >= MAXIMUM_RECORDS
         if is_full and now - min(view.moved_at for view in views.values()) < _UNUSED_AFTER:
             return None
-        return load.moved(decision.stored)._replace(moved_at=now)
+        return load.moved(plan.stored)._replace(moved_at=now)
 
     def _write(
         self, load: Load, record: ViewRecord | None
     ) -> Coroutine[Any, Any, bool | None] | None:
-        """Return the command that stores what this load found out, None if it found nothing new."""
+        """Return the command that stores the moved record, or new leading system messages; None if neither is new."""
         system = load.cached.system
         is_new = load.has_system and load.state.system is None
         if record is not None:
@@ -231,7 +230,7 @@ class Loader:
         return None
 
     def _cache_end(self, load: Load) -> None:
-        """Cache the end of the log, back to the first entry that views under recent policies needed."""
+        """Cache the end of the log, back to the first entry that views under recent policies need."""
         own = load.key
         needed = {key: number for key, number in load.held.needed.items() if key != own}
         needed = dict([*needed.items()][1 - _MAX_RECENT :]) | {own: load.first_needed}
@@ -246,7 +245,10 @@ class Loader:
 
 
 def _take_end(cached: CachedConversation, start: int) -> LoadedEnd:
-    """Remove the cached end, which a successful load caches again; return an empty one if it begins after `start`."""
+    """Remove and return the cached end, or an empty one if that begins after `start`.
+
+    A successful load caches it again.
+    """
     held = cached.end or LoadedEnd()
     cached.end = None
     if start and held.entries and held.entries[0].number > start:

@@ -1,8 +1,8 @@
 """Decides which images, files and recordings a request can hold; older ones become placeholders.
 
-Pure. Providers refuse a request above a size, a number of images or a number of pages, each time it is sent. So the
-oldest media of the turn in progress leave in portions of half of the limit, counted from the first one: the same ones
-leave while the turn goes on. Finished turns keep what the turn in progress leaves, the newest first.
+Pure. Providers refuse requests above a size, a number of images or a number of pages. So the oldest media of the turn
+in progress are left out in portions of half of the limit, counted from the first one. Then the same media are left out
+in each later view of the turn. Finished turns keep their newest media, as far as the turn in progress leaves room.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from convstore.messages.media_sizes import MediaSize
 from convstore.values.policy import HistoryPolicy
 
 BYTES_PER_TOKEN = 4
-"""About the bytes of a token of text in a request, and the most in most scripts."""
+"""Estimated bytes of a token of text in a request; in most scripts a token has at most as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class MediaLimits:
-    """The most that the media of a request may take; None for no limit.
+    """Limits for all media of a request together; None without a limit.
 
     Attributes:
         length: Characters of Base64.
         images: Number of images.
-        pages: Number of pages of PDFs.
-        tokens: Tokens, of finished turns only.
+        pages: Number of PDF pages.
+        tokens: Tokens, for the media of finished turns only.
     """
 
     length: int | None = None
@@ -37,7 +37,7 @@ class MediaLimits:
 
 
 def limits_of(policy: HistoryPolicy) -> MediaLimits:
-    """Return the limits of a policy: those of its provider, and what the texts of a view leave of `max_request_bytes`.
+    """Return the limits of a policy's provider, and the share of `max_request_bytes` that is left beside texts.
 
     >>> limits_of(HistoryPolicy(max_request_bytes=1_000_000, provider="mistralai"))
     MediaLimits(length=872000, images=8, pages=None, tokens=16000)
@@ -61,12 +61,12 @@ def kept_media(
     limits: MediaLimits,
     tokens: Callable[[EntryMessage], int],
 ) -> dict[int, int]:
-    """Return how many media, the newest ones, messages keep that have to give some up, by ordinal.
+    """Return the number of newest media that are kept, by the ordinal of each message that has to leave some out.
 
     Args:
-        current: The messages with media of the turn in progress, oldest first.
-        earlier: Those of finished turns that show theirs, oldest first.
-        limits: What the media may take together.
+        current: The messages of the turn in progress with media, oldest first.
+        earlier: The messages of finished turns that show their media, oldest first.
+        limits: Limits for all media together.
         tokens: Returns the tokens of the media of a message.
     """
     sizes = [size for message in current for size in message.media]
@@ -76,7 +76,7 @@ def kept_media(
 
 
 def _leaving(sizes: Sequence[MediaSize], limits: MediaLimits) -> int:
-    """Return how many of the oldest media leave; the newest one stays, whatever its size."""
+    """Return how many of the oldest media are left out; the newest one is always kept."""
     most = 0
     for limit, amounts in (
         (limits.length, [size.length for size in sizes]),
@@ -89,7 +89,7 @@ def _leaving(sizes: Sequence[MediaSize], limits: MediaLimits) -> int:
 
 
 def _without_first(messages: Sequence[EntryMessage], gone: int) -> dict[int, int]:
-    """Return how many media each message keeps that has some of the first ones, which leave."""
+    """Return how many media are kept in each message that contains some of the first `gone` media."""
     kept = dict[int, int]()
     for message in messages:
         if gone <= 0:
@@ -105,7 +105,7 @@ def _kept_earlier(
     taken: Sequence[MediaSize],
     tokens: Callable[[EntryMessage], int],
 ) -> dict[int, int]:
-    """Return the messages of finished turns that do not fit into the rest, and those before them: they keep none."""
+    """Return 0 for the newest message of finished turns that does not fit, and for all older ones."""
     room = (limits.length, limits.images, limits.pages, limits.tokens)
     used = [*_amounts(taken), 0]
     for index in reversed(range(len(messages))):
@@ -119,16 +119,16 @@ def _kept_earlier(
 
 
 def _amounts(sizes: Sequence[MediaSize]) -> tuple[int, int, int]:
-    """Return the characters, the images and the pages of some media together."""
+    """Return the total characters, images and pages of some media."""
     length = sum([size.length for size in sizes])
     images = sum([size.is_image for size in sizes])
     return length, images, sum([size.pages for size in sizes])
 
 
 def leaving(sizes: Sequence[int], gap: int, portion: int) -> int:
-    """Return how many of the oldest parts leave, so that the others take at most `gap`.
+    """Return how many of the oldest parts are left out, so that the others take at most `gap`.
 
-    They leave in portions, counted from the first part: so the same parts leave while later ones are added.
+    Parts are left out in portions, counted from the first part, so that the result seldom changes as parts are added.
 
     >>> leaving([30, 30, 30], 90, 50), leaving([30, 30, 30, 30], 90, 50), leaving([30, 30, 30, 30, 30], 90, 50)
     (0, 2, 2)

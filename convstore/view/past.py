@@ -1,7 +1,7 @@
-"""Builds views again as they were: from a stamp, or as of a message.
+"""Rebuilds past views, from a stamp or as of a message.
 
-It reads the log only up to an entry and applies the rewinds, the summary and the policy's record of that moment. It
-writes nothing.
+It reads the log only up to an entry and applies the rewinds, the summary and the policy's record of that time. It never
+writes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from convstore.values.stamps import VIEW_FORMAT, ViewMarks, ViewStamp, check_sta
 from convstore.view.load import Load, entries_needed
 from convstore.view.reasons import reasons_of
 from convstore.view.render import stamper
-from convstore.view.rule import Decision
+from convstore.view.rule import ViewPlan
 from convstore.wire.history import History, PastView
 
 _MAX_REASONS = 500
@@ -42,16 +42,17 @@ Moment = ViewStamp | str | int | None
 """A stamp, a message id, an ordinal, or None for now."""
 
 
-class Point(NamedTuple):
-    """The end of a past view.
+class ViewInputs(NamedTuple):
+    """The values that a past view depends on, besides its policy.
 
     Attributes:
-        entry: Its last entry.
-        summary: Its summary.
-        marks: What it left out and shortened, if a stamp says so.
-        record: Else the policy's record at that time.
-        is_first_use: True if that is no longer known, so that the view is decided as at first use.
-        is_now: The end of the log; else a variant to which the last entry belongs is shown as if it were active.
+        entry: Number of the last entry of the view.
+        summary: The summary that it showed.
+        marks: The marks in its stamp; None without a stamp.
+        record: Without a stamp, the policy's record at that time.
+        is_first_use: True if that record is no longer stored, so that the view is planned as at first use.
+        is_now: True for the current end of the log. Otherwise, if the last entry belongs to a variant, the variant is
+            shown as if it were active.
     """
 
     entry: int
@@ -80,7 +81,7 @@ class PastViews:
         reasons_before: int | None,
         has_policy: bool,
     ) -> PastView:
-        """Return a view as it was; see `Conversation.view_at`."""
+        """Return a past view; see `Conversation.view_at`."""
         if reasons_before is not None:
             check_number(reasons_before, name="reasons_before", minimum=1, maximum=2**53)
         cached = await self._reader.find(scope)
@@ -94,10 +95,10 @@ class PastViews:
         has_unknown_types = False
         if cached:
             async with self._reader.reading(cached):
-                point = await self._point(cached, at, policy)
-                if point.entry:
+                inputs = await self._inputs_at(cached, at, policy)
+                if inputs.entry:
                     view, has_unknown_types = await self._load_at(
-                        cached, point, policy, reasons_before
+                        cached, inputs, policy, reasons_before
                     )
         return view if has_policy else self._compared(view, at, has_unknown_types=has_unknown_types)
 
@@ -106,8 +107,10 @@ class PastViews:
         stamps = stamper(cached.conversation if cached else "", policy, counter=self._counter.name)
         return PastView(messages=[], report=HistoryReport(), policy=policy).sealed(stamps)
 
-    async def _point(self, cached: CachedConversation, at: Moment, policy: HistoryPolicy) -> Point:
-        """Return what the view that the caller asks for depends on.
+    async def _inputs_at(
+        self, cached: CachedConversation, at: Moment, policy: HistoryPolicy
+    ) -> ViewInputs:
+        """Return the inputs of the view that the caller asks for.
 
         Raises:
             UnknownMessageError: This conversation has no such message, or no view with this stamp.
@@ -117,18 +120,18 @@ class PastViews:
             end = await self._ends.read(cached)
             number = end.entries[-1].number if end.entries else 0
             record = end.state.views.get(key, NO_RECORD)
-            return Point(number, end.state.summary, record=record, is_now=True)
+            return ViewInputs(number, end.state.summary, record=record, is_now=True)
         if isinstance(at, ViewStamp):
             if at.conversation_id != cached.conversation:
                 raise _missing(at)
             is_same = key == view_key(at.history_policy, self._counter.name)
             marks = at.marks if is_same else None
-            return Point(at.entry, await self._summary(cached, at.summary), marks)
+            return ViewInputs(at.entry, await self._summary(cached, at.summary), marks)
         row = await self._row_at(cached, at)
-        return await self._point_before(cached, row.entry.number, key)
+        return await self._inputs_before(cached, row.entry.number, key)
 
     async def _row_at(self, cached: CachedConversation, at: str | int) -> StoredMessageRow:
-        """Return the message with an id or at an ordinal; raise UnknownMessageError if there is none."""
+        """Return the message with an id or an ordinal; raise an UnknownMessageError if it does not exist."""
         if isinstance(at, str):
             row = (await self._reader.messages_by_id(cached, [at])).get(at)
         else:
@@ -137,15 +140,15 @@ class PastViews:
             raise _missing(at)
         return row
 
-    async def _point_before(self, cached: CachedConversation, entry: int, key: str) -> Point:
-        """Return what a view depended on when an entry was written: the summary and the record of that time."""
+    async def _inputs_before(self, cached: CachedConversation, entry: int, key: str) -> ViewInputs:
+        """Return the inputs of a view at the time of an entry: the summary and the record of that time."""
         changes, moves, is_cut = await self._states.past(cached.conversation, key)
         token = ""
         for seen, changed_to in changes:
             if seen < entry:
                 token = changed_to
         records = [move.record for move in moves if move.seen <= entry]
-        return Point(
+        return ViewInputs(
             entry,
             await self._summary(cached, token),
             record=records[-1] if records else NO_RECORD,
@@ -168,35 +171,35 @@ class PastViews:
     async def _load_at(
         self,
         cached: CachedConversation,
-        point: Point,
+        inputs: ViewInputs,
         policy: HistoryPolicy,
         reasons_before: int | None,
     ) -> tuple[PastView, bool]:
-        """Load the view; values of unregistered types are kept as they are stored. True if there were any."""
+        """Load the view, and return True with it if values of unregistered types are shown in their stored form."""
         try:
-            return await self._view(self._reader, cached, point, policy, reasons_before), False
+            return await self._view(self._reader, cached, inputs, policy, reasons_before), False
         except CorruptDocumentError:
             lenient = Codec()
             lenient.copy_from(self._reader.codec)
             lenient.keep_unknown()
             reader = replace(self._reader, codec=lenient)
-            return await self._view(reader, cached, point, policy, reasons_before), True
+            return await self._view(reader, cached, inputs, policy, reasons_before), True
 
     async def _view(
         self,
         reader: LogReader,
         cached: CachedConversation,
-        point: Point,
+        inputs: ViewInputs,
         policy: HistoryPolicy,
         reasons_before: int | None,
     ) -> PastView:
-        """Return the view with one page of its reasons; UnknownMessageError if it never was there."""
-        load = await _load_until(reader, cached, point, policy)
-        marks = point.marks
-        decision = await load.decide() if marks is None else await _rendered(load, marks)
-        view = await load.show(decision)
-        history = load.history(decision, view)
-        found = reasons_of(view, load, decision)
+        """Return the view with one page of its reasons; raise an UnknownMessageError if it never existed."""
+        load = await _load_until(reader, cached, inputs, policy)
+        marks = inputs.marks
+        plan = await load.decide() if marks is None else await _plan_from(load, marks)
+        view = await load.show(plan)
+        history = load.history(plan, view)
+        found = reasons_of(view, load, plan)
         before = [each for each in found if reasons_before is None or each.first < reasons_before]
         page = before[-_MAX_REASONS:]
         left = page[0].first if len(page) < len(before) else None
@@ -205,14 +208,14 @@ class PastViews:
         fields["report"] = history.report.model_copy(update=reasons)
         past = PastView(
             **fields,
-            entry=point.entry,
+            entry=inputs.entry,
             ordinal=load.log.tail.messages,
-            is_first_use=point.is_first_use,
+            is_first_use=inputs.is_first_use,
             version=load.summary.version if load.summary else 0,
             summary_reason=load.summary.reason if load.summary else "",
             policy=policy,
         )
-        stamps = load.stamper(decision, view)
+        stamps = load.stamper(plan, view)
         return past.sealed(stamps, view.dropped, open_turn(load.rows))
 
     async def of_variant(
@@ -220,7 +223,8 @@ class PastViews:
     ) -> tuple[History, ViewRecord]:
         """Return the view of a variant that is not active yet, as of its last entry, and its record.
 
-        `record` is that of the view before; it is not stored, as the policy's record is about the active messages.
+        `record` comes from the variant's previous view. It is not stored, because the stored record of the policy is
+        about the active messages.
         """
         cached = await self._reader.find(scope)
         if cached is None:
@@ -229,14 +233,14 @@ class PastViews:
             state = await self._ends.state(cached)
             key = view_key(policy, self._counter.name)
             known = record if record != NO_RECORD else state.views.get(key, NO_RECORD)
-            point = Point(entry, state.summary, record=known)
-            load = await _load_until(self._reader, cached, point, policy)
-            decision = await load.decide()
-            history = load.history(decision, await load.show(decision))
-            return history, load.moved(decision.stored) if load.entries else record
+            inputs = ViewInputs(entry, state.summary, record=known)
+            load = await _load_until(self._reader, cached, inputs, policy)
+            plan = await load.decide()
+            history = load.history(plan, await load.show(plan))
+            return history, load.moved(plan.stored) if load.entries else record
 
     def _compared(self, view: PastView, at: Moment, *, has_unknown_types: bool) -> PastView:
-        """Compare a view with its stamp, if there is one."""
+        """Return the view with the result of a comparison with its stamp, if it has one."""
         if not isinstance(at, ViewStamp):
             return view
         if (stamp := view.stamp) and stamp.digest == at.digest:
@@ -246,27 +250,27 @@ class PastViews:
 
 
 async def _load_until(
-    reader: LogReader, cached: CachedConversation, point: Point, policy: HistoryPolicy
+    reader: LogReader, cached: CachedConversation, inputs: ViewInputs, policy: HistoryPolicy
 ) -> Load:
-    """Read the end of the log as it was at a point; the variant that the last entry belongs to as if it were active."""
+    """Read the end of the log up to an entry; a variant that this entry belongs to counts as active."""
     tail = cached.tail or await reader.tail(cached)
-    before = point.entry + 1
+    before = inputs.entry + 1
     limit = entries_needed(0, tail, policy)
     entries = await reader.log.entries(
         cached.conversation, before=before, limit=limit, fields=VIEW_FIELDS
     )
-    if not entries or entries[-1].number != point.entry:
-        if not 1 <= point.entry <= (await reader.log.last_totals(cached.conversation)).entries:
+    if not entries or entries[-1].number != inputs.entry:
+        if not 1 <= inputs.entry <= (await reader.log.last_totals(cached.conversation)).entries:
             raise UnknownMessageError
         raise CorruptDocumentError(
-            entry_id(cached.conversation, point.entry), "the entry is missing"
+            entry_id(cached.conversation, inputs.entry), "the entry is missing"
         )
     last = entries[-1]
-    state = State(cached.conversation, last.at, summary=point.summary)
-    load = Load(reader, policy, Snapshot(cached), state, record=point.record)
+    state = State(cached.conversation, last.at, summary=inputs.summary)
+    load = Load(reader, policy, Snapshot(cached), state, record=inputs.record)
     load.count(entries)
     log = await reader.snapshot(cached, last.totals, entries)
-    if BRANCH.of(last) is not None and not point.is_now:
+    if BRANCH.of(last) is not None and not inputs.is_now:
         load.has_hidden = True
         if event := EVENT.of(last):
             branch = await reader.branch(cached, event, through=last.number)
@@ -278,11 +282,11 @@ async def _load_until(
     return load
 
 
-async def _rendered(load: Load, marks: ViewMarks) -> Decision:
-    """Return the decision that a stamp has, reading back to its start."""
+async def _plan_from(load: Load, marks: ViewMarks) -> ViewPlan:
+    """Return the plan that a stamp has, reading back to its start."""
     while not load.is_complete and not (load.rows and load.rows[0].message.ordinal <= marks.start):
         await load.read_more()
-    # If it left out all, its note has the number of turns, which a turn's beginning tells.
+    # If the view left out every turn, its note needs their number, which the first row of a turn has.
     while (
         not load.is_complete
         and load.begin == len(load.rows)
@@ -290,14 +294,14 @@ async def _rendered(load: Load, marks: ViewMarks) -> Decision:
     ):
         await load.read_more()
     await load.read_beginning()
-    return load.past_decision(load.decoder(), marks)
+    return load.past_plan(load.decoder(), marks)
 
 
 def check_moment(at: object) -> Moment:
     """Return the moment that a caller asks for if it is valid.
 
     Raises:
-        InvalidInputError: It is no stamp, message id, ordinal or None.
+        InvalidInputError: It is not a stamp, message id, ordinal or None.
     """
     if at is None:
         return at
@@ -318,7 +322,7 @@ def _missing(at: Moment) -> UnknownMessageError:
 
 
 def _difference(stamp: ViewStamp, counter: str, *, has_unknown_types: bool) -> str:
-    """Return the first reason that explains why a view differs from its stamp."""
+    """Return the first known reason why a view differs from its stamp."""
     reasons = {
         "adapted": stamp.adapted,
         "view format": stamp.format != VIEW_FORMAT,

@@ -10,9 +10,9 @@ because of messages that another provider wrote:
 - a system message in the middle of the list,
 - an assistant message at the beginning, or a user's directly after a result.
 
-Messages that the provider itself wrote stay byte for byte, except for empty answers, which no view has, for names and
-arguments of calls that are not valid, and for what LangChain's package would send twice or in another order. All others
-are adapted in place and always in the same way, so that prompt caches stay valid.
+Messages that the provider itself wrote stay byte for byte, with three exceptions: empty answers, invalid names and
+arguments of calls, and parts that LangChain's package would send twice or in another order. All other messages are
+adapted in place and always in the same way, so that prompt caches stay valid.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from convstore.view.foreign_answers import (
     with_custom_outputs,
     without_foreign_parts,
 )
-from convstore.view.foreign_blocks import with_taken_blocks
+from convstore.view.foreign_blocks import with_accepted_blocks
 from convstore.wire.edits import (
     INSTRUCTION,
     MOVED,
@@ -58,7 +58,7 @@ def fit_for(
     rules: ProviderRules | None,
     dropped: list[Dropped] | None = None,
 ) -> list[BaseMessage]:
-    """Turn any messages into a list that a provider accepts: paired, and adapted as `made_for` says.
+    """Turn any messages into a list that a provider accepts: calls and results paired, and adapted by `made_for`.
 
     >>> [message.type for message in fit_for([ToolMessage("2", tool_call_id="c"), HumanMessage("hi")], None)]
     ['human']
@@ -69,7 +69,7 @@ def fit_for(
 
 
 def with_original_ids(messages: Sequence[BaseMessage], rules: ProviderRules) -> list[BaseMessage]:
-    """Restore the original call ids in results that came back under ids that `made_for` assigned."""
+    """Restore the original call ids in results that have ids which `made_for` assigned."""
     ids = RequestEdits(rules, in_own_form=True).ids
     original_ids = dict[str, str]()
     call_ids = set[str]()
@@ -97,31 +97,30 @@ def made_for(
 
     - Ids that do not fit, or that are not unique, are replaced in the call and in its result. The same message always
       gets the same ids.
-    - Messages written by another or an unknown provider lose reasoning and signatures, their arguments become objects,
-      names of tools get the characters that all providers accept, and a text stands for what a tool of the other
-      provider did.
+    - Messages written by another or an unknown provider lose reasoning and signatures. Their arguments become objects,
+      names of tools get the characters that all providers accept, and calls of hosted tools become texts.
     - A system, human or AI message without text and calls gets the text "(no text)". Dropping it could leave two
       messages of one kind in a row, which some providers reject as well.
-    - Where the provider accepts system messages only at the beginning, or not after an answer, one stays in place. It
-      becomes a human message that begins with the line "[Instruction of the application]". Moving it to the beginning
-      would change the order of events, and every new one would change the prefix of the view. A user can write the same
-      line, so it has no more authority than a user's words.
+    - A system message that the provider does not accept at its position becomes a human message there. It begins with
+      the line "[Instruction of the application]". Moving it to the beginning would change the order of events, and
+      every new one would change the prefix of the view. A user can write the same line, so it has no more authority
+      than a user's words.
     - If the provider rejects an AI message as the first one, such as a greeting, a human message "(The conversation
       begins.)" is inserted before it, marked ``{"convstore": {"kind": "beginning"}}``. If it rejects a human message
       directly after a result, an AI message "(No answer.)" stands between them, marked
       ``{"convstore": {"kind": "no_answer"}}``.
-    - The text of an answer with calls is a message before it, marked ``{"convstore": {"kind": "said"}}``, if only one
-      of them would be sent.
-    - Images and PDFs are labelled as what their bytes are. Of people and tools, blocks in a form of another provider
-      become texts, and its files LangChain's own blocks.
-    - Images and files in tool results become texts where the provider rejects them. For OpenAI they follow the results
-      in a human message, marked ``{"convstore": {"kind": "media"}}``; Mistral accepts none there, Anthropic none in a
-      failed result.
+    - The text of an answer with calls becomes a message before it, marked ``{"convstore": {"kind": "said"}}``, where
+      LangChain's package sends only one of them.
+    - Images and PDFs get the type that their bytes have. In user messages and tool results, blocks in the form of
+      another provider become texts, and its files LangChain's own blocks.
+    - Images and files in tool results become texts where the provider rejects them: for Mistral always, for Anthropic
+      in a failed result. For OpenAI they follow the results in a human message, marked
+      ``{"convstore": {"kind": "media"}}``.
 
     Args:
         messages: A list in which each result follows its call, as `tool_calls.pair` returns it.
         rules: The rules of the provider, None without one.
-        dropped: Takes what the messages lose.
+        dropped: A list to which the parts that messages lose are added.
     """
     if rules is None:
         return [_with_own_text(message) for message in messages]
@@ -138,7 +137,7 @@ def made_for(
             adapted += _not_repeated(_answer(first, results, edits), adapted)
         else:
             said = first if place.role == role else _instruction(first)
-            adapted += [_said(said, edits), *results]
+            adapted += [_as_prompt(said, edits), *results]
         if results:
             edits.answered()
     if dropped is not None:
@@ -147,9 +146,9 @@ def made_for(
 
 
 def _not_repeated(messages: list[BaseMessage], adapted: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return messages without the first if the last one before is the same text, or the same media, set apart.
+    """Return messages without the first if it is a split-off text or media message that was just added.
 
-    The messages of a state may be those of the log behind what an earlier view set apart.
+    The messages of a graph's state may be those of the log after a message that an earlier view split off.
     """
     first = messages[0]
     if not adapted or first.id != adapted[-1].id or kind_of(first) not in ("media", "said"):
@@ -158,7 +157,7 @@ def _not_repeated(messages: list[BaseMessage], adapted: Sequence[BaseMessage]) -
 
 
 def _inserted(message: Inserted, following: BaseMessage) -> BaseMessage:
-    """Return a message that the provider wants before another one."""
+    """Return a message that the provider requires before another one."""
     if message.role == "assistant":
         id_ = f"no-answer-{following.id}"
         return AIMessage(message.text, id=id_, additional_kwargs=mark(message.kind))
@@ -166,27 +165,27 @@ def _inserted(message: Inserted, following: BaseMessage) -> BaseMessage:
 
 
 def _with_own_text(message: BaseMessage) -> BaseMessage:
-    """Return a message; an AI message without text and calls gets a text."""
+    """Return a message; an AI message without text and calls gets a placeholder text."""
     if isinstance(message, AIMessage) and _may_be_empty(message):
         return _with_text(message, own=True)
     return message
 
 
-def _said(message: BaseMessage, edits: RequestEdits) -> BaseMessage:
-    """Return a message that is no answer with blocks, a text and a name that the provider accepts."""
+def _as_prompt(message: BaseMessage, edits: RequestEdits) -> BaseMessage:
+    """Return a user or system message with blocks, a text and a name that the provider accepts; others unchanged."""
     if not isinstance(message, HumanMessage | SystemMessage):
         return message
     return _with_user_name(_with_text(_with_own_blocks(message, edits)))
 
 
 def _with_own_blocks(message: _Message, edits: RequestEdits) -> _Message:
-    """Return a message of a person or a tool with blocks that the package takes, labelled as what they are."""
+    """Return a user message or tool result with blocks that the package accepts, and with true media types."""
     drop = partial(edits.drop, message)
-    return with_taken_blocks(with_true_types(message), edits.rules, drop)
+    return with_accepted_blocks(with_true_types(message), edits.rules, drop)
 
 
 def _with_user_name(message: BaseMessage) -> BaseMessage:
-    """Return a message with a name that OpenAI accepts; the same object if it has one, or none."""
+    """Return a message whose name OpenAI accepts; the same object if it needs no change."""
     name = user_name(message.name) if message.name else message.name
     return message if name == message.name else message.model_copy(update={"name": name or None})
 
@@ -194,7 +193,7 @@ def _with_user_name(message: BaseMessage) -> BaseMessage:
 def _answer(
     message: AIMessage, results: Sequence[ToolMessage], edits: RequestEdits
 ) -> list[BaseMessage]:
-    """Return an answer and the results of its calls as the provider accepts them."""
+    """Return an answer and the results of its calls in the form that the provider accepts."""
     rules = edits.rules
     drop = partial(edits.drop, message)
     writer = message.response_metadata.get("model_provider")
@@ -214,11 +213,11 @@ def _answer(
         answers = tuple(
             _without_media(each, edits) if each.status == "error" else each for each in answers
         )
-    return [*_parted(renamed, rules), *_with_allowed_media(answers, edits)]
+    return [*_split_text_and_calls(renamed, rules), *_with_allowed_media(answers, edits)]
 
 
-def _parted(message: AIMessage, rules: ProviderRules) -> list[BaseMessage]:
-    """Return an answer; with a text and calls as two messages, if only one of them would be sent."""
+def _split_text_and_calls(message: AIMessage, rules: ProviderRules) -> list[BaseMessage]:
+    """Return an answer; as two messages if it has a text and calls, and only one of them would be sent."""
     if rules.text_beside_calls and "text_beside_calls" not in rules.package_omits:
         return [message]
     content: Any = message.content
@@ -242,7 +241,7 @@ def _with_tool_name(result: ToolMessage) -> ToolMessage:
 
 
 def _without_media(result: ToolMessage, edits: RequestEdits | None = None) -> ToolMessage:
-    """Return a result with texts in place of images and files; noted in the edits unless they move elsewhere."""
+    """Return a result with texts in place of images and files, and report them to `edits` if given."""
     blocks: Any = result.content
     if not isinstance(blocks, list) or not any(map(is_media, blocks)):
         return result
@@ -254,7 +253,7 @@ def _without_media(result: ToolMessage, edits: RequestEdits | None = None) -> To
 
 
 def _with_allowed_media(results: Sequence[ToolMessage], edits: RequestEdits) -> list[BaseMessage]:
-    """Return results with texts in place of images and files, unless these are kept, and the message they move to."""
+    """Return results with the media that the provider accepts there, and the message to which the others move."""
     where = edits.rules.result_media
     if where == "kept":
         return list(results)
@@ -281,7 +280,7 @@ def _media_text(block: Any) -> dict[str, str]:
 
 
 def _with_text(message: _Message, *, own: bool = False) -> _Message:
-    """Return the message, with a placeholder text if nothing in it would be sent to this provider."""
+    """Return the message, with a placeholder text if it would be sent without content."""
     if not _is_empty(message.content) or calls_of(message):
         return message
     fields = without_reasoning(message).additional_kwargs
@@ -291,13 +290,13 @@ def _with_text(message: _Message, *, own: bool = False) -> _Message:
 
 
 def _may_be_empty(message: AIMessage) -> bool:
-    """Return False for nearly all messages with a text or a call, which is quickly seen."""
+    """Return False for most messages with a text or a call; this is a cheap check before the exact one."""
     content: Any = message.content
     return not message.tool_calls and (type(content) is list or not content or content[0].isspace())
 
 
 def _is_empty(content: Any) -> bool:
-    """Return True for a content without anything but blank texts."""
+    """Return True for a content that is empty or has only blank texts."""
     return all(map(_is_blank, content if isinstance(content, list) else [content]))
 
 
@@ -307,7 +306,7 @@ def _is_blank(block: Any) -> bool:
 
 
 def _instruction(message: BaseMessage) -> HumanMessage:
-    """Convert a system message to a human one that the provider accepts in the middle of a list; keep its id."""
+    """Convert a system message to a human message with the same id, which providers accept at any position."""
     said: Any = message.content
     if isinstance(said, list):
         text: Any = [{"type": "text", "text": INSTRUCTION}, *said]

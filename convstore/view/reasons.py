@@ -1,4 +1,4 @@
-"""Say for every message up to the end of a view why the view shows it as it does, as ranges of ordinals."""
+"""List the reason why a view shows each message of the log in its form or leaves it out, as ranges of ordinals."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from convstore.values.stamps import ViewReason
 from convstore.view.decoder import Showing
 from convstore.view.load import Load
 from convstore.view.render import View
-from convstore.view.rule import Decision
+from convstore.view.rule import ViewPlan
 
 
 class _Range(NamedTuple):
-    """A range of ordinals with one reason; the fields of a `ViewReason`."""
+    """A range of ordinals with one reason, with the fields of `ViewReason`."""
 
     first: int
     last: int
@@ -25,21 +25,21 @@ class _Range(NamedTuple):
     limit: str = ""
 
 
-def reasons_of(view: View, load: Load, decision: Decision) -> list[ViewReason]:
-    """Return the reasons in the order of the log, given what was loaded for the view and what it shows of that."""
-    rows = load.rows[decision.begin :]
+def reasons_of(view: View, load: Load, plan: ViewPlan) -> list[ViewReason]:
+    """Return the reasons in the order of the log, given a view, its load and its plan."""
+    rows = load.rows[plan.begin :]
     end = load.log.tail.messages
     inactive = load.log.active.gaps(end)
     found = [_Range(*gap, "rewound") for gap in inactive]
     for before in _before(load, rows[0].message.ordinal if rows else end + 1, rows):
         parts = without([(before.first, before.last)], inactive)
         found += [before._replace(first=first, last=last) for first, last in parts]
-    found += _shown(view, rows, decision.shown, load.policy)
+    found += _shown(view, rows, plan.shown, load.policy)
     return [ViewReason.model_construct(**each._asdict()) for each in _merged(sorted(found))]
 
 
 def _before(load: Load, begin: int, rows: Sequence[Row]) -> Iterator[_Range]:
-    """Yield the ranges before the first message that a view shows after system messages and summary."""
+    """Yield the ranges before the first message that follows system messages, summary and note in a view."""
     done = 0
     for message in load.system or ():
         done = message.ordinal
@@ -54,7 +54,7 @@ def _before(load: Load, begin: int, rows: Sequence[Row]) -> Iterator[_Range]:
 def _shown(
     view: View, rows: Sequence[Row], showings: Sequence[Showing | None], policy: HistoryPolicy
 ) -> Iterator[_Range]:
-    """Yield the messages from the start of a view on."""
+    """Yield a range for each message from the start of a view on."""
     ids = {"stub": view.stubbed, "placeholder": view.placeholders, "shortened": view.shortened}
     ids |= {"orphan": view.orphans, "late": view.late_results}
     states = {id_: state for state, of_state in ids.items() for id_ in of_state}
@@ -69,7 +69,7 @@ def _shown(
 
 
 def _limit(rows: Sequence[Row], policy: HistoryPolicy) -> str:
-    """Return the limit that left turns out: that of turns if about so many are shown."""
+    """Return the limit that left turns out: `max_turns` if nearly as many turns are shown, else `max_tokens`."""
     if policy.max_turns is None:
         return "max_tokens"
     turns = len({row.turn for row in rows})

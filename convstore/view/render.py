@@ -1,7 +1,7 @@
 """Builds the view: the list of messages that a model gets, and the stamp that identifies it.
 
 A note replaces the turns that are left out, and `tool_calls.pair` makes the list acceptable to any provider. The caller
-reads the payloads that `payloads_needed` names and gives the decoder their texts.
+reads the payloads that `payloads_needed` lists and passes their texts to the decoder.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NOTE_RESULTS = 20
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A view and a record of the changes made to build it; ids are in the order of the view."""
+    """A view, and the ids of the messages that were changed to build it, in the order of the view."""
 
     messages: list[BaseMessage]
     sizes: list[int]
@@ -56,7 +56,7 @@ class View:
 
     @property
     def tokens(self) -> int:
-        """Its size."""
+        """The size of the view."""
         return sum(self.sizes)
 
 
@@ -86,8 +86,8 @@ def make_note(
     """Build the note for turns and steps that are left out; equal arguments give equal notes.
 
     Args:
-        left_out: How many turns and how many steps of later turns.
-        results: The newest results in them, newest first.
+        left_out: Number of turns, and number of steps of later turns.
+        results: The newest results in these turns and steps, newest first.
         first: Ordinal of the first message after the turns.
     """
     counts = [
@@ -114,11 +114,11 @@ def build_view(
     """Decode and pair the rows of a view.
 
     Args:
-        rows: From the start of the view to the end of the log.
-        shown: How each of them is shown; None for those left out.
-        decoder: Restores them; has the texts that `payloads_needed` named.
+        rows: The rows from the start of the view to the end of the log.
+        shown: The form of each row; None for a row that is left out.
+        decoder: Restores messages; it has the texts of the payloads that `payloads_needed` listed.
         system: Leading system messages.
-        notes: Messages that replace summarised turns and what is left out.
+        notes: Summary and note, which replace the messages before the rows.
 
     Raises:
         CorruptDocumentError: A stored message is damaged; the error names its entry.
@@ -155,7 +155,7 @@ def _visible(
     system: Sequence[EntryMessage],
     policy: HistoryPolicy,
 ) -> list[tuple[EntryMessage, Showing]]:
-    """Return the leading system messages and the rows that the view shows, each with how it is shown."""
+    """Return the leading system messages and the rows that the view shows, each with its form."""
     visible = list[tuple[EntryMessage, Showing]]()
     for message in system:
         visible.append((message, WHOLE if message.payload is None else FINISHED))
@@ -187,7 +187,7 @@ def _ids_of_changes(
 def _measured(
     messages: list[BaseMessage], sizes: Mapping[int, int | None], counter: TokenCounter
 ) -> list[int]:
-    """Return the size of each message; those of unknown size are made sendable in place, and counted."""
+    """Return the size of each message. A message of unknown size is replaced by its sendable form and counted."""
     measured = list[int]()
     for index, message in enumerate(messages):
         size = sizes.get(id(message))
@@ -206,9 +206,9 @@ def _paired(
     *,
     has_notes: bool,
 ) -> tuple[Pairing, tuple[str, ...]]:
-    """Return the messages as the provider accepts them, and the results whose calls are left out.
+    """Return the messages in the form that the provider accepts, and the ids of results whose calls are left out.
 
-    What the messages lose for the provider is added to `dropped`.
+    The parts that messages lose for the provider are added to `dropped`.
     """
     rules = policy.rules
     if rules:
@@ -226,7 +226,7 @@ def _paired(
 
 
 def _without_call(messages: Sequence[BaseMessage], stored: Sequence[EntryMessage]) -> list[str]:
-    """Return the ids of results whose calls were rewound: none of their turn has the id, but one of another may."""
+    """Return the ids of results whose calls were rewound, even if a call of another turn has the same id."""
     lost = {row.id for row in stored if row.type == "tool" and row.turn and not row.answers}
     if not lost:
         return []
@@ -237,7 +237,7 @@ def _without_call(messages: Sequence[BaseMessage], stored: Sequence[EntryMessage
 
 
 def _answered_calls(messages: Sequence[BaseMessage]) -> dict[str, str]:
-    """Return the id of the call that each result names, by the id of the result."""
+    """Return the call id of each result by the id of the result."""
     results = (message for message in messages if isinstance(message, ToolMessage))
     return {str(result.id): result.tool_call_id for result in results}
 
@@ -245,7 +245,7 @@ def _answered_calls(messages: Sequence[BaseMessage]) -> dict[str, str]:
 def _calls_by_turn(
     messages: Sequence[BaseMessage], turns: Mapping[str, int]
 ) -> set[tuple[int, str]]:
-    """Return the turn and the id of each call, given the turns by the ids of messages."""
+    """Return the turn and the id of each call, given the turns by message id."""
     called = set[tuple[int, str]]()
     for message in messages:
         turn = turns.get(str(message.id), 0)
@@ -256,12 +256,12 @@ def _calls_by_turn(
 def _with_unique_ids(
     messages: Sequence[BaseMessage], logged: Sequence[EntryMessage], stored: Container[int] = ()
 ) -> list[BaseMessage]:
-    """Give each message of a view a unique id: generated messages yield to messages of the log.
+    """Give each message of a view a unique id; a generated message gets another id if a message of the log has it.
 
     Args:
-        messages: In order.
+        messages: The messages of the view, in order.
         logged: The messages of the log, including those that the view leaves out or shows in another form.
-        stored: ``id(message)`` of messages that are surely not generated.
+        stored: ``id(message)`` of messages that are known not to be generated.
 
     >>> note = HumanMessage("[Note: ...]", id="note-5", additional_kwargs=mark("note"))
     >>> [message.id for message in _with_unique_ids([note, HumanMessage("hi", id="note-5")], [])]
@@ -307,9 +307,9 @@ def _stamp(
     tokens: int = 0,
     **identity: Any,
 ) -> ViewStamp:
-    """Return the stamp; its digest and the sizes of its parts are computed only if a stamp is asked for.
+    """Return the stamp of a view. The digest is slow, so this runs only when a stamp is needed.
 
-    `added` are the sizes of the last messages, which the view of `sizes` does not have; None if they are not known.
+    `added` are the sizes of the last messages, which `sizes` does not include; None if they are unknown.
     """
     if added is not None:
         sizes = [*sizes[: len(messages) - len(added)], *added]

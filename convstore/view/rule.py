@@ -1,4 +1,4 @@
-"""Decides what a view shows under a budget, and what to store so that later views agree.
+"""Plans which messages a view shows under a budget, and which marks to store so that later views agree.
 
 Pure. A view is a function of the log, the policy and the policy's stored record: three marks that only move forward.
 They move when the view exceeds the budget, in few large steps, so that a provider's prompt cache stays valid between
@@ -18,19 +18,19 @@ from convstore.view.decoder import Showing
 from convstore.view.sizes import SizedLog
 
 NoteSize = Callable[[int, Sequence[range]], int]
-"""Returns the size of the note of a view that begins with some row and leaves out some steps after it."""
+"""Function that returns the size of the note of a view that begins with a row and leaves out later steps."""
 
 
-class Decision(NamedTuple):
-    """Messages that a view shows, and their forms.
+class ViewPlan(NamedTuple):
+    """The messages that a view shows, and their forms.
 
     Attributes:
-        marks: The marks that the view follows; with them alone it can be rendered again.
+        marks: The marks of the view, from which it can be rebuilt.
         stored: Start, `short_through` and `stubs_through` for the policy's record.
-        begin: The first row that it shows.
-        shown: How each row from there on is shown, None for one that is left out.
+        begin: Index of the first row that is shown.
+        shown: The form of each row from there on, None for a row that is left out.
         left: Steps after the start that are left out, as ranges of rows.
-        is_excursion: True if the view leaves out more than the record says, for this view only.
+        is_excursion: True if this view alone leaves out more than the stored marks do.
     """
 
     marks: ViewMarks
@@ -41,37 +41,39 @@ class Decision(NamedTuple):
     is_excursion: bool = False
 
 
-def decide(log: SizedLog, record: tuple[int, int, int], note: NoteSize) -> Decision:
-    """Decide what a view shows.
+def decide(log: SizedLog, record: tuple[int, int, int], note: NoteSize) -> ViewPlan:
+    """Plan a view.
 
     Args:
-        log: The turns from the start in the record on, or so many that earlier ones cannot be shown.
-        record: Start, `short_through` and `stubs_through` as stored; zeros for a policy without a record.
+        log: The turns from the record's start on, or so many that earlier ones cannot be shown.
+        record: The stored start, `short_through` and `stubs_through`; zeros for a policy without a record.
         note: Measures notes.
     """
-    choice = _Choice(log, record, note)
+    choice = _MarkChooser(log, record, note)
     choice.limit_turns()
     budget = log.policy.max_tokens
     if budget is None or choice.size() <= budget:
-        return choice.decision(choice.record)
+        return choice.plan(choice.record)
     choice.move(budget)
     if choice.size() > budget and not choice.leaves_a_quarter:
-        choice.settle()
+        choice.condense()
     stored = choice.record
     if choice.size() > budget:
         choice.excursion(budget)
-    return choice.decision(stored)
+    return choice.plan(stored)
 
 
-def render(log: SizedLog, marks: ViewMarks) -> Decision:
-    """Return the decision of a past view, which its stamp has."""
-    choice = _Choice(log, (marks.start, marks.short_through, marks.stubs_through), lambda *_: 0)
+def plan_from_marks(log: SizedLog, marks: ViewMarks) -> ViewPlan:
+    """Return the plan of a past view from the marks in its stamp."""
+    choice = _MarkChooser(
+        log, (marks.start, marks.short_through, marks.stubs_through), lambda *_: 0
+    )
     choice.gap = marks.gap
-    return choice.decision(choice.record)
+    return choice.plan(choice.record)
 
 
 def is_enough(log: SizedLog) -> bool:
-    """Return True if turns before these cannot be shown and cannot change the decision, whatever the record."""
+    """Return True if turns before these can neither be shown nor change the plan, under any record."""
     budget = log.policy.max_tokens
     turns = len(log.turns)
     limit = log.policy.max_turns
@@ -88,8 +90,8 @@ def is_enough(log: SizedLog) -> bool:
     return any(size > budget for size in accumulate(sizes))
 
 
-class _Choice:
-    """The marks while they are chosen. `start` is the index of a turn; the turn in progress has the last index."""
+class _MarkChooser:
+    """Chooses the marks of a view step by step. `start` is the index of a turn; the turn in progress comes last."""
 
     def __init__(self, log: SizedLog, record: tuple[int, int, int], note: NoteSize) -> None:
         self.log = log
@@ -109,7 +111,7 @@ class _Choice:
         return start, self.short, self.stubs
 
     def limit_turns(self) -> None:
-        """Drop turns down to three quarters of `max_turns` if there are more."""
+        """If the view has more than `max_turns` turns, keep the newest three quarters of that number."""
         maximum = self.log.policy.max_turns
         end = len(self.log.turns) + (self.log.now.begin < self.log.now.end)
         if maximum and end - self.start > maximum:
@@ -118,14 +120,17 @@ class _Choice:
     def early(
         self, start: int | None = None, short: int | None = None, *, left: Sequence[range] = ()
     ) -> int:
-        """Return the size of the turns before the one in progress, with the note, which counts more left-out steps."""
+        """Return the size of the note and of the turns before the one in progress.
+
+        `left` are further steps for the note to mention.
+        """
         first = self.start if start is None else start
         sizes, parts = self._later(self.short if short is None else short)
         steps = [step for index, part in parts if index >= first for step in part]
         return self._note(self.log.begin(first), [*steps, *left]) + sizes[first]
 
     def _later(self, short: int) -> tuple[list[int], list[tuple[int, Sequence[range]]]]:
-        """Return the sizes of the finished turns from each turn on, and the steps that each leaves out, if any."""
+        """Return the total size of the finished turns from each one on, and the steps that each leaves out."""
         if short not in self._sums:
             # New stubs are always in the current turn; the turn that had them before is shortened instead.
             parts = list[tuple[int, Sequence[range]]]()
@@ -143,7 +148,7 @@ class _Choice:
         return self.log.fixed + self.early(start, left=now.left) + now.size
 
     def move(self, budget: int) -> None:
-        """Shorten turns before the newest, then the newest, then move the start, each only as far as needed."""
+        """Shorten turns before the newest, then the newest, then move the start; each only if it is still needed."""
         newest = len(self.log.turns) - 1
         may_move = self.log.unseen <= budget // 2 or self.early() > budget
         if newest < 0 or not may_move or self.early() <= budget // 4:
@@ -155,11 +160,11 @@ class _Choice:
             self.short = marks[-1]
         if self.early() > budget // 4:
             self._move_start(budget)
-        # The least mark that makes the view as small; turns that left do not count, as they may not have been read.
+        # The smallest mark that gives the same size; turns before the start do not count, as they may be unread.
         self.short = min(marks, key=lambda short: self.early(short=short))
 
     def _move_start(self, budget: int) -> None:
-        """Leave out the oldest turns until the view takes half of the budget, but never the newest turn."""
+        """Leave out the oldest turns until the view takes half of the budget; keep the newest turn."""
         newest = len(self.log.turns) - 1
         self._skip(max(budget // 2 - self._others, budget // 8))
         while self.start < newest and self.size() > budget // 2 and self.early() > budget // 8:
@@ -167,27 +172,27 @@ class _Choice:
 
     @property
     def _others(self) -> int:
-        """The size of what is shown besides finished turns and the note."""
+        """The size of the view without finished turns and the note."""
         return self.log.fixed + self.log.current(self.stubs, self.gap).size
 
     @property
     def leaves_a_quarter(self) -> bool:
-        """True if media that the model has not read yet leave earlier turns a quarter of the budget, and no more."""
+        """True if unread media leave exactly a quarter of the budget to earlier turns."""
         return self.log.leaves_a_quarter(self.stubs, self.gap)
 
     def _skip(self, most: int) -> None:
-        """Move the start past turns with which the finished ones exceed a size even without a note, to the newest."""
+        """Move the start until the finished turns without a note take at most `most`, or only the newest is left."""
         sizes, _ = self._later(self.short)
         self.start = bisect_left(
             sizes, -most, self.start, max(self.start, len(self.log.turns) - 1), key=neg
         )
 
     def _through(self, index: int) -> int:
-        """Return `short_through` with all turns up to one shortened."""
+        """Return `short_through` with all turns up to the one with this index shortened."""
         return max(self.short, self.log.ends(index)) if index >= self.start else self.short
 
-    def settle(self) -> None:
-        """Settle all steps of the turn in progress but the last one."""
+    def condense(self) -> None:
+        """Condense all steps of the turn in progress except the last one."""
         log = self.log
         before = self.log.before_last_step
         if before <= self.stubs:
@@ -197,7 +202,7 @@ class _Choice:
         self.stubs = before
 
     def excursion(self, budget: int) -> None:
-        """Leave out for this view what it takes to make room for what the model has not read yet."""
+        """For this view only, leave out more, to make room for messages that the model has not read yet."""
         log = self.log
         end = len(self.log.turns)
         newest = max(0, end - 1)
@@ -211,17 +216,20 @@ class _Choice:
         if self.size() > budget and end:
             self.short = max(self.short, log.ends(newest))
         if self.size() > budget:
-            self._let_steps_leave(budget)
+            self._leave_steps_out(budget)
         if self.size() > budget:
             self.start = end
-            self._let_steps_leave(budget)
+            self._leave_steps_out(budget)
 
-    def _let_steps_leave(self, budget: int) -> None:
-        """Give settled steps the room that the rest of the view leaves; a quarter would mean that they keep theirs."""
+    def _leave_steps_out(self, budget: int) -> None:
+        """Give condensed steps only the room that the rest of the view leaves.
+
+        Exactly a quarter of the budget would mean the usual room, in which exempt results do not count.
+        """
         room = budget - self.log.unseen - self.early()
         self.gap = max(0, room - (room == budget // 4))
 
-    def decision(self, stored: tuple[int, int, int]) -> Decision:
+    def plan(self, stored: tuple[int, int, int]) -> ViewPlan:
         log = self.log
         marks = ViewMarks(
             start=log.first(self.start),
@@ -239,6 +247,6 @@ class _Choice:
                 shown[turn.begin - first : turn.end - first] = part.shown
                 left += part.left
         now = log.current(self.stubs, self.gap)
-        return Decision(
+        return ViewPlan(
             marks, stored, first, [*shown, *now.shown], [*left, *now.left], self._is_excursion
         )

@@ -1,11 +1,11 @@
-"""Sizes the turns of a view from stored counts: whole, as views show finished turns, and shortened.
+"""Sizes the turns of a view from stored counts, in each form: whole, as finished turns, and shortened.
 
-Pure. `rule` decides by these sizes, and `render` shows each message in the form that was sized here.
+Pure. `rule` plans a view by these sizes, and `render` shows each message in the form that was sized here.
 
-A *step* is an AI message with the results of its calls. *Settled* steps show their results as stubs and at most an
-eighth of the budget of each text; together they take at most a quarter of it, and the oldest leave.
+A *step* is an AI message with the results of its calls. *Condensed* steps show their results as stubs and each text in
+at most an eighth of the budget. Together they take at most a quarter of it; the oldest ones are left out.
 
-The module is long because each size is that of one form of a message, and a turn is the sum of them.
+The module is long because each size depends on the form of a message, and a turn is the sum of its messages.
 """
 
 from __future__ import annotations
@@ -31,39 +31,39 @@ from convstore.view.decoder import FINISHED, WHOLE, Decoder, Showing
 from convstore.view.media import kept_media, leaving, limits_of
 
 _PLACEHOLDER_TOKENS = 100
-"""About the most tokens of the placeholder of an image or a file."""
+"""Estimated maximum size of the placeholder of an image or a file."""
 
 
-class Turn(NamedTuple):
-    """A turn as a range of rows: its question, and its steps."""
+class TurnRows(NamedTuple):
+    """The range of rows of a turn: its question and its steps."""
 
     begin: int
     end: int
 
 
 class Forms(NamedTuple):
-    """How each row is shown before its texts are cut, and its size then."""
+    """The form of each row before texts are cut, and its size in that form."""
 
     shown: list[Showing]
     sizes: list[int]
 
     def copy(self) -> Forms:
-        """Return the same forms, to be changed."""
+        """Return a copy that can be changed."""
         return Forms(self.shown.copy(), self.sizes.copy())
 
     def take(self, at: int, other: Forms) -> None:
-        """Show a row as in other forms."""
+        """Take the form and the size of a row from other forms."""
         self.shown[at] = other.shown[at]
         self.sizes[at] = other.sizes[at]
 
 
-class Part(NamedTuple):
-    """A turn as a view shows it.
+class ShownRows(NamedTuple):
+    """Successive rows in the forms in which a view shows them, such as those of a turn.
 
     Attributes:
-        size: Tokens of what is shown.
-        shown: How each of its rows is shown; None for a row that is left out.
-        left: Its steps that are left out, as ranges of rows.
+        size: Size in these forms, in tokens.
+        shown: The form of each row; None for a row that is left out.
+        left: Steps that are left out, as ranges of rows.
     """
 
     size: int
@@ -92,12 +92,12 @@ class SizedLog:
         self._quarter = (policy.max_tokens or 0) // 4
         turns = _turns(rows, begin)
         end = len(rows)
-        self.now = Turn(end, end) if is_finished(rows) or not turns else turns.pop()
+        self.now = TurnRows(end, end) if is_finished(rows) or not turns else turns.pop()
         self.turns = turns
         self._left_unread = unread_results(rows, before=self._newest_question)
         self._steps = steps_of(rows, self.now)
         self._read = self._steps[: self._read_steps()]
-        self._current: dict[tuple[int, int], Part] = {}
+        self._current: dict[tuple[int, int], ShownRows] = {}
         self._with_media = [at for at, row in enumerate(rows) if row.message.media]
         self._whole = Forms([WHOLE] * end, [row.message.tokens for row in rows])
         self._finished = Forms([FINISHED] * end, self._finished_sizes())
@@ -120,7 +120,7 @@ class SizedLog:
             self._hide()
 
     def _finished_sizes(self) -> list[int]:
-        """Return the size of each row in a finished turn; stored counts hold under most policies, but for media."""
+        """Return the size of each row in a finished turn; under most policies, the stored count except for media."""
         size = self._decoder.size_finished
         if self._decoder.may_shorten_finished:
             return [size(row.message) for row in self.rows]
@@ -130,7 +130,7 @@ class SizedLog:
         return sizes
 
     def _limit_media(self) -> None:
-        """Show placeholders for the media that a request cannot hold."""
+        """Replace the media that a request cannot hold by placeholders."""
         begin = self.now.begin
         current = [self.rows[at].message for at in self._with_media if at >= begin]
         earlier = [
@@ -164,9 +164,9 @@ class SizedLog:
         return message.type == "system" or self.policy.media == "never"
 
     def _unseen_media(self) -> int:
-        """Return the tokens of the media that the model has not read yet, if they take the room of earlier turns.
+        """Return the size of the unread media, if they would take the room of earlier turns, else 0.
 
-        That is so if the question, and what the last step has of media, take more than three quarters of the budget.
+        They do if the question and the media of the last step take more than three quarters of the budget.
         """
         budget = self.policy.max_tokens
         if budget is None:
@@ -179,7 +179,7 @@ class SizedLog:
         return in_question + in_last_step if size > budget - self._quarter else 0
 
     def _media_shown(self, at: int) -> int:
-        """Return the tokens of the media that a message of the turn in progress shows."""
+        """Return the size of the media that are shown of a message of the turn in progress."""
         message = self.rows[at].message
         if not message.media or not self._whole.sizes[at]:
             return 0
@@ -188,13 +188,13 @@ class SizedLog:
         return self._decoder.size_media(message) - self._decoder.size_media(message, gone)
 
     def _keep_exempt(self) -> None:
-        """Show results whole that have no stub under the policy."""
+        """Keep results whole that the policy exempts from stubs."""
         for at, row in enumerate(self.rows):
             if row.message.type == "tool" and is_exempt(row, self.policy):
                 self._finished.take(at, self._whole)
 
     def _hide(self) -> None:
-        """Give messages that the policy hides no size."""
+        """Set the sizes of messages that the policy hides to 0."""
         for index, row in enumerate(self.rows):
             if is_hidden(row.message, self.policy):
                 self._whole.sizes[index] = self._finished.sizes[index] = 0
@@ -210,14 +210,14 @@ class SizedLog:
 
     @cached_property
     def _newest_row(self) -> int:
-        """The row of the newest question if its turn is in progress, else the end of the rows."""
+        """Index of the newest question if its turn is in progress, else the end of the rows."""
         question = self._newest_question
         if question is None:
             return len(self.rows)
         return bisect_left(self.rows, question, key=lambda row: row.message.ordinal)
 
     def _keep_unread(self) -> None:
-        """Keep whole what no model had read when this turn began: the newest results, in a quarter of the budget."""
+        """Keep the newest results that were unread when this turn began whole, in a quarter of the budget."""
         room = self._quarter if self.policy.max_tokens else None
         for index in reversed(range(self._newest_row)):
             message = self.rows[index].message
@@ -231,7 +231,7 @@ class SizedLog:
             self._finished.take(index, self._whole)
 
     def _add_missing(self) -> None:
-        """Add what a view makes up: results of unanswered calls, and the text around results without their call."""
+        """Add the sizes of synthetic results for unanswered calls, and of the text around results without a call."""
         missing = self._decoder.size_missing
         for turn in (*self.turns, self.now):
             unanswered = 0
@@ -249,8 +249,8 @@ class SizedLog:
                 if added:
                     self._add(index, added)
             if unanswered:
-                made_up = self._decoder.size_made_up(self.rows[caller].message)
-                self._add(caller, unanswered * max(missing, made_up))
+                synthetic = self._decoder.size_synthetic(self.rows[caller].message)
+                self._add(caller, unanswered * max(missing, synthetic))
 
     def _add(self, index: int, tokens: int) -> None:
         self._whole.sizes[index] += tokens
@@ -262,7 +262,7 @@ class SizedLog:
         return self.rows[begin].message.ordinal if begin < len(self.rows) else self.last + 1
 
     def begin(self, index: int) -> int:
-        """Return the row at which a turn begins; the turn in progress comes after the finished ones."""
+        """Return the index of the first row of a turn; the turn in progress comes after the finished ones."""
         return self.turns[index].begin if index < len(self.turns) else self.now.begin
 
     @property
@@ -279,20 +279,20 @@ class SizedLog:
         return bisect_left(range(len(self.turns)), ordinal, key=self.first)
 
     def holder(self, ordinal: int) -> int | None:
-        """Return the index of the finished turn that holds a message, None if none does."""
+        """Return the index of the finished turn that contains a message, else None."""
         index = bisect_right(range(len(self.turns)), ordinal, key=self.first) - 1
         return index if index >= 0 and ordinal <= self.ends(index) else None
 
     @property
     def before_last_step(self) -> int:
-        """Ordinal of the last message of the turn in progress that may be settled, 0 if it has one step at most."""
+        """Ordinal of the last message of the turn in progress that may be condensed, 0 if it has at most one step."""
         return self.rows[self._read[-1].stop - 1].message.ordinal if self._read else 0
 
     @property
     def unseen(self) -> int:
-        """Size of what the model has not read yet: question and last step, with leading system messages and summary.
+        """Size of the unread messages, which are the question and the last step, with system messages and summary.
 
-        Media in it count as far as they leave earlier turns a quarter of the budget.
+        Unread media count only as far as they leave a quarter of the budget to earlier turns.
         """
         sizes = self._in_progress.sizes
         size = self.fixed + sum(sizes[index] for part in self._unseen_parts for index in part)
@@ -300,22 +300,22 @@ class SizedLog:
 
     @property
     def _unseen_parts(self) -> list[range]:
-        """The question of the turn in progress, and the steps that the model has not read."""
+        """The question of the turn in progress, and its unread steps."""
         unread_steps = self._steps[len(self._read) :]
         return [_head(self.now, self._steps), *self._question_in_steps, *unread_steps]
 
     @cached_property
     def _question_in_steps(self) -> list[range]:
-        """The newest question if it stands between steps that the model has read, as where turns interleave."""
+        """The newest question if it stands between read steps, as in interleaved turns; at most one range."""
         at = self._newest_row
         is_in_steps = bool(self._read) and self._read[0].start <= at < self._read[-1].stop
         is_question = is_in_steps and self.rows[at].message.begins_turn
         return [range(at, at + 1)] if is_question else []
 
     def media_beyond(self, size: int) -> int:
-        """Return how much of the unread media does not count in what is shown besides earlier turns, given its size.
+        """Return the part of the unread media that does not count, given the size of the view without earlier turns.
 
-        These keep a quarter of the budget, whatever media the model has not read yet.
+        Earlier turns keep a quarter of the budget, however large the unread media are.
         """
         if not self._unread_media or self.policy.max_tokens is None:
             return 0
@@ -323,9 +323,9 @@ class SizedLog:
         return min(self._unread_media, max(0, size - most))
 
     def _read_steps(self) -> int:
-        """Return how many steps of the turn in progress come before the last one, and before any unread message.
+        """Return how many steps of the turn in progress come before the last step and before any unread message.
 
-        A rewind may have removed what followed the last step, so it counts as unread.
+        The last step counts as unread, because a rewind may have removed the answer that followed it.
         """
         if len(self._steps) < 2:
             return 0
@@ -340,104 +340,106 @@ class SizedLog:
         return bisect_right(self._steps, first, key=lambda step: step.stop)
 
     def plain_sizes(self) -> list[int]:
-        """Return the size of each finished turn, whole but for stubs."""
+        """Return the size of each finished turn, whole except for stubs."""
         sums = self._finished_sums
         return [sums[turn.end] - sums[turn.begin] for turn in self.turns]
 
     def plainly_shown(self, start: int) -> list[Showing | None]:
-        """Return how each row of the finished turns from one on is shown, whole but for stubs."""
+        """Return the forms of the rows of finished turns from one on, whole except for stubs."""
         return [*self._finished.shown[self.begin(start) : self.now.begin]]
 
     def changed(self, short: int, stubs: int) -> list[int]:
-        """Return the indexes of the finished turns that these marks shorten or settle."""
+        """Return the indexes of the finished turns that these marks shorten or condense."""
         turns = list(range(bisect_right(range(len(self.turns)), short, key=self.ends)))
         holder = self.holder(stubs) if stubs > short else None
         return turns if holder is None else [*turns, holder]
 
-    def part(self, index: int, *, short: int, stubs: int) -> Part:
-        """Return a turn that marks change: shortened, or whole but for stubs and settled steps."""
+    def part(self, index: int, *, short: int, stubs: int) -> ShownRows:
+        """Return a turn as the marks require: shortened, or whole except for stubs and condensed steps."""
         turn = self.turns[index]
         if self.ends(index) <= short:
             return self._short(turn)
-        return self._partly_settled(turn, stubs)
+        return self._partly_condensed(turn, stubs)
 
-    def current(self, stubs: int, gap: int) -> Part:
-        """Return the turn in progress with its steps up to `stubs` settled in `gap` tokens.
+    def current(self, stubs: int, gap: int) -> ShownRows:
+        """Return the turn in progress with its steps up to `stubs` condensed in `gap` tokens.
 
-        Results that stay whole do not count in a quarter of the budget, but in the room that an excursion leaves. Its
-        size is without the unread media that take no room of earlier turns.
+        Results that stay whole count only if `gap` is not the usual quarter of the budget, but the room that an
+        excursion leaves. The size excludes the unread media that do not count; see `media_beyond`.
         """
         if self.now.begin == self.now.end:
-            return Part(0, ())
+            return ShownRows(0, ())
         if (stubs, gap) not in self._current:
             done = self._read[: self._steps_through(self._read, stubs)]
-            settled = self._with_question(done, self._settle_now(done, gap))
+            condensed = self._with_question(done, self._condense_current(done, gap))
             body = _head(self.now, self._steps).stop
-            part = self._joined(self.now, body, done, settled, self._in_progress)
+            part = self._joined(self.now, body, done, condensed, self._in_progress)
             beyond = self.media_beyond(self.fixed + part.size)
             self._current[stubs, gap] = part._replace(size=part.size - beyond)
         return self._current[stubs, gap]
 
     def leaves_a_quarter(self, stubs: int, gap: int) -> bool:
-        """Return True if unread media take all but the quarter of the budget that earlier turns keep."""
+        """Return True if unread media leave exactly a quarter of the budget to earlier turns."""
         if not self._unread_media or self.policy.max_tokens is None:
             return False
         shown = self.fixed + self.current(stubs, gap).size
         return shown == self.policy.max_tokens - self._quarter
 
-    def _settle_now(self, done: Sequence[range], gap: int) -> Part:
-        """Return settled steps of the turn in progress; the first one stays if it has reasoning and fits in `gap`.
+    def _condense_current(self, done: Sequence[range], gap: int) -> ShownRows:
+        """Return the condensed steps of the turn in progress; keep the first one if it has reasoning and fits in `gap`.
 
-        Anthropic refuses a request that begins a turn with another step than the one with the reasoning.
+        Anthropic refuses a turn whose first step is not the one with the reasoning.
         """
         counts_whole = gap != self._quarter
         if done and self.rows[done[0].start].message.is_reasoning:
             first = self._cut(done[0], self._eighth, self._answered)
             if first.size <= gap:
-                rest = self._settle(
+                rest = self._condense(
                     done[1:], gap - first.size, self._answered, counts_whole=counts_whole
                 )
-                return Part(first.size + rest.size, [*first.shown, *rest.shown], rest.left)
-        return self._settle(done, gap, self._answered, counts_whole=counts_whole)
+                return ShownRows(first.size + rest.size, [*first.shown, *rest.shown], rest.left)
+        return self._condense(done, gap, self._answered, counts_whole=counts_whole)
 
-    def _with_question(self, done: Sequence[range], settled: Part) -> Part:
-        """Return settled steps of the turn in progress with its question whole, also if the steps around it left."""
+    def _with_question(self, done: Sequence[range], condensed: ShownRows) -> ShownRows:
+        """Return condensed steps with the question among them whole, even if the steps around it are left out."""
         if not done or not self._question_in_steps:
-            return settled
+            return condensed
         index = self._newest_row - done[0].start
-        if index >= len(settled.shown):
-            return settled
-        shown = [*settled.shown]
+        if index >= len(condensed.shown):
+            return condensed
+        shown = [*condensed.shown]
         [question] = self._question_in_steps
         known = self._cut(question, self._eighth, self._answered).size if shown[index] else 0
         whole = self._answered.sizes[self._newest_row]
         shown[index] = self._answered.shown[self._newest_row]
-        return Part(settled.size - known + whole, shown, settled.left)
+        return ShownRows(condensed.size - known + whole, shown, condensed.left)
 
-    def _partly_settled(self, turn: Turn, stubs: int) -> Part:
-        """Return a finished turn with its steps up to `stubs` settled."""
+    def _partly_condensed(self, turn: TurnRows, stubs: int) -> ShownRows:
+        """Return a finished turn with its steps up to `stubs` condensed."""
         steps = steps_of(self.rows, turn)
         done = steps[: self._steps_through(steps, stubs)]
-        settled = self._settle(done, self._quarter, self._finished)
-        return self._joined(turn, _head(turn, steps).stop, done, settled, self._finished)
+        condensed = self._condense(done, self._quarter, self._finished)
+        return self._joined(turn, _head(turn, steps).stop, done, condensed, self._finished)
 
     def _joined(
-        self, turn: Turn, body: int, done: Sequence[range], settled: Part, rest: Forms
-    ) -> Part:
-        """Return a turn with some of its first steps settled; `body` is where its steps begin."""
+        self, turn: TurnRows, body: int, done: Sequence[range], condensed: ShownRows, rest: Forms
+    ) -> ShownRows:
+        """Return a turn with its first steps condensed; `body` is the row at which its steps begin."""
         begin = done[-1].stop if done else body
-        size = sum(rest.sizes[turn.begin : body]) + settled.size + sum(rest.sizes[begin : turn.end])
-        shown = [*rest.shown[turn.begin : body], *settled.shown, *rest.shown[begin : turn.end]]
-        return Part(size, shown, settled.left)
+        size = (
+            sum(rest.sizes[turn.begin : body]) + condensed.size + sum(rest.sizes[begin : turn.end])
+        )
+        shown = [*rest.shown[turn.begin : body], *condensed.shown, *rest.shown[begin : turn.end]]
+        return ShownRows(size, shown, condensed.left)
 
     def _steps_through(self, steps: Sequence[range], ordinal: int) -> int:
-        """Return how many steps end with a message up to an ordinal."""
+        """Return how many steps end at or before an ordinal."""
         return bisect_right(
             steps, ordinal, key=lambda step: self.rows[step.stop - 1].message.ordinal
         )
 
-    def _short(self, turn: Turn) -> Part:
-        """Return a shortened turn: its last answer stays, its question has what the rest leaves of a quarter."""
+    def _short(self, turn: TurnRows) -> ShownRows:
+        """Return a shortened turn: its last answer is kept; its question gets the rest of a quarter of the budget."""
         eighth = self._eighth
         steps = steps_of(self.rows, turn)
         forms = self._finished
@@ -445,20 +447,20 @@ class SizedLog:
         head = _head(turn, steps)
         answer = steps.pop() if is_answered else range(0)
         question = sum(forms.sizes[at] for at in head)
-        settled = self._settle(steps, self._quarter - min(question, eighth), forms)
+        condensed = self._condense(steps, self._quarter - min(question, eighth), forms)
         said = self._cut(answer, eighth, forms)
-        asked = self._cut(head, max(eighth, self._quarter - settled.size - said.size), forms)
-        parts = (asked, settled, said)
-        return Part(
+        asked = self._cut(head, max(eighth, self._quarter - condensed.size - said.size), forms)
+        parts = (asked, condensed, said)
+        return ShownRows(
             sum(part.size for part in parts),
             [form for part in parts for form in part.shown],
-            settled.left,
+            condensed.left,
         )
 
-    def _settle(
+    def _condense(
         self, steps: Sequence[range], gap: int, forms: Forms, *, counts_whole: bool = False
-    ) -> Part:
-        """Return settled steps; what exceeds `gap` leaves in portions of an eighth, counted from the first step."""
+    ) -> ShownRows:
+        """Return condensed steps; steps above `gap` are left out in portions of an eighth, counted from the first."""
         counted = self._cut_sizes(steps, forms)
         has_kept = self.policy.stub_tools == "never" or bool(self.policy.never_stub)
         if has_kept and not counts_whole:
@@ -469,10 +471,10 @@ class SizedLog:
         kept = [self._cut(step, self._eighth, forms) for step in steps[left:]]
         shown: list[Showing | None] = [None] * sum(map(len, steps[:left]))
         shown += [showing for part in kept for showing in part.shown]
-        return Part(sum(part.size for part in kept), shown, steps[:left])
+        return ShownRows(sum(part.size for part in kept), shown, steps[:left])
 
     def _cut_sizes(self, steps: Sequence[range], forms: Forms) -> list[int]:
-        """Return the sizes of successive steps with their texts cut; most steps have no text that is."""
+        """Return the sizes of successive steps with their texts cut; in most steps, each text is short enough."""
         if not steps:
             return []
         begin = steps[0].start
@@ -495,7 +497,7 @@ class SizedLog:
 
     @cached_property
     def _in_progress(self) -> Forms:
-        """The forms in the turn in progress: whole, from its newest question on if turns interleave."""
+        """The forms in the turn in progress: whole from its newest question on, which may follow interleaved turns."""
         forms = self._whole.copy()
         for at in range(self.now.begin, self._newest_row):
             forms.take(at, self._finished)
@@ -503,15 +505,15 @@ class SizedLog:
 
     @cached_property
     def _answered(self) -> Forms:
-        """The forms in steps of the turn in progress that the model has answered."""
+        """The forms in read steps of the turn in progress, with results as in finished turns."""
         forms = self._whole.copy()
         for at in range(self.now.begin, self.now.end):
             if self.rows[at].message.type == "tool":
                 forms.take(at, self._finished)
         return forms
 
-    def _cut(self, part: range, room: int, forms: Forms) -> Part:
-        """Return some rows with texts of at most `room` tokens."""
+    def _cut(self, part: range, room: int, forms: Forms) -> ShownRows:
+        """Return rows with texts of at most `room` tokens."""
         size = 0
         shown = list[Showing]()
         for at in part:
@@ -523,21 +525,21 @@ class SizedLog:
                 tokens = self._decoder.size_cut(message, showing, tokens)
             shown.append(showing)
             size += tokens
-        return Part(size, shown)
+        return ShownRows(size, shown)
 
 
-def _turns(rows: Sequence[Row], begin: int) -> list[Turn]:
-    """Split the rows from `begin` on, which begin a turn or follow a summary, into turns."""
-    return [Turn(start, end) for start, end in pairwise([*turn_begins(rows, begin), len(rows)])]
+def _turns(rows: Sequence[Row], begin: int) -> list[TurnRows]:
+    """Split the rows from `begin` on into turns; the first row begins a turn or follows a summary."""
+    return [TurnRows(start, end) for start, end in pairwise([*turn_begins(rows, begin), len(rows)])]
 
 
-def _head(turn: Turn, steps: Sequence[range]) -> range:
-    """Return the rows of a turn before its steps: its question."""
+def _head(turn: TurnRows, steps: Sequence[range]) -> range:
+    """Return the rows of a turn before its steps, which is its question."""
     return range(turn.begin, steps[0].start if steps else turn.end)
 
 
-def steps_of(rows: Sequence[Row], turn: Turn) -> list[range]:
-    """Return the steps of a turn as ranges of rows; each begins with an AI message of a model."""
+def steps_of(rows: Sequence[Row], turn: TurnRows) -> list[range]:
+    """Return the steps of a turn as ranges of rows; each begins with a reply of a model."""
     messages = [row.message for row in rows[turn.begin : turn.end]]
     begins = [at for at, message in enumerate(messages, turn.begin) if message.is_reply]
     return [range(begin, end) for begin, end in pairwise([*begins, turn.end])]

@@ -1,15 +1,16 @@
-"""Leaves thinking of Claude out of a view if it is bound to messages that have changed since.
+"""Leaves thinking of Claude out of a view if messages before it have changed since it was written.
 
-Claude's newer models bind a block of thinking to every message before it, in the request that made it, and refuse it
-for good once one of them has changed: a result that became a stub, a note, a placeholder, a summary. So one number is
-kept for a conversation: thinking up to that message stays out of every later request. It never goes back. Thinking
-written after it goes along, in finished turns too.
+Claude's newer models bind a block of thinking to all messages before it in its request. They refuse the block once one
+of these has changed, for example became a stub, a placeholder or part of a summary. So each conversation has a limit,
+an ordinal: thinking up to this message is left out of all later requests. The limit never moves back. Later thinking is
+sent, also in finished turns.
 
-The number follows from the last answer with thinking. Its entry has the digest of the view that it answers, and the
-number of that time. If the view still begins with the same messages, the number is the same; else it is that answer.
-Of an answer that was appended without the stamp of its view, that view is not known. Its thinking goes along if views
-have only changed by finishing turns: that of finished turns as long as nothing in them has another form, that of the
-turn in progress always.
+The limit follows from the last answer with thinking. Its entry stores the digest of the view that it answers, and the
+limit of that time. If the view still begins with the same messages, the limit stays; else it becomes this answer.
+
+An answer that was appended without the stamp of its view has no such digest. If the view leaves out and shortens
+nothing, thinking in the turn in progress is sent, and thinking in finished turns as long as these have no stubs and
+placeholders. Otherwise the limit becomes the last answer.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from convstore.wire.requests import Dropped
 def with_bound_thinking(
     view: View, rows: Sequence[Row], counter: TokenCounter, *, is_cut: bool
 ) -> View:
-    """Return a view without thinking that the model would refuse; the same object if it has none such.
+    """Return a view without thinking that the model would refuse; the same object if it has no such thinking.
 
     Args:
         view: The view.
         rows: The rows that it may show, in order.
-        counter: Measures what is changed.
-        is_cut: True if the view left something out for want of room, or has a summary.
+        counter: Measures changed messages.
+        is_cut: True if the view leaves messages out or shortens them, or has a summary.
     """
     thought = {
         str(each.id): at for at, each in enumerate(view.messages) if has_bound_thinking(each)
@@ -51,19 +52,19 @@ def with_bound_thinking(
     known = next((row for row in reversed(answers) if _request_of(row)), None)
     through = 0
     if known is not None:
-        through = _through_of(view, known, thought, answers)
+        through = _limit_by_request(view, known, thought, answers)
     if known is not last:
-        alone = _through(view, rows, last.message.ordinal, is_cut=is_cut)
-        through = _joined(through, alone, known, last)
-    return _without(view, thought, answers, through, counter)
+        by_view = _limit_by_view(view, rows, last.message.ordinal, is_cut=is_cut)
+        through = _combined_limit(through, by_view, known, last)
+    return _without_thinking_through(view, thought, answers, through, counter)
 
 
-def _joined(through: int, alone: int, known: Row | None, last: Row) -> int:
-    """Return up to which ordinal thinking stays out, if the request of the last answer is not known."""
+def _combined_limit(through: int, by_view: int, known: Row | None, last: Row) -> int:
+    """Combine the limits by an earlier request and by the view, if the request of the last answer is unknown."""
     if known is None:
-        return alone
-    # The last answer was perhaps made with thinking that would be left out now.
-    return last.message.ordinal if alone > through else through
+        return by_view
+    # The last answer may have been written with thinking that would be left out now.
+    return last.message.ordinal if by_view > through else through
 
 
 def _request_of(row: Row) -> Thinking | None:
@@ -72,8 +73,10 @@ def _request_of(row: Row) -> Thinking | None:
     return request if request and request.answer == row.message.id else None
 
 
-def _through_of(view: View, row: Row, thought: Mapping[str, int], answers: Sequence[Row]) -> int:
-    """Return up to which ordinal thinking stays out by the last answer whose request is known."""
+def _limit_by_request(
+    view: View, row: Row, thought: Mapping[str, int], answers: Sequence[Row]
+) -> int:
+    """Return the limit by the last answer whose request is known."""
     request = _request_of(row)
     if request is None or thought[request.answer] != request.messages:
         return row.message.ordinal
@@ -87,13 +90,13 @@ def _through_of(view: View, row: Row, thought: Mapping[str, int], answers: Seque
 
 
 def _left_out(thought: Mapping[str, int], answers: Sequence[Row], through: int) -> list[str]:
-    """Return the ids of the answers up to an ordinal; those without a row are older."""
+    """Return the ids of the answers up to an ordinal; answers without a row are older and included."""
     later = {row.message.id for row in answers if row.message.ordinal > through}
     return [id_ for id_ in thought if id_ not in later]
 
 
-def _through(view: View, rows: Sequence[Row], answer: int, *, is_cut: bool) -> int:
-    """Return up to which ordinal thinking stays out if the request of the last answer is not known."""
+def _limit_by_view(view: View, rows: Sequence[Row], answer: int, *, is_cut: bool) -> int:
+    """Return the limit by the view alone, without the request of an answer."""
     if is_cut or view.shortened or view.moved or view.late_results:
         return answer
     if not view.stubbed and not view.placeholders:
@@ -102,7 +105,7 @@ def _through(view: View, rows: Sequence[Row], answer: int, *, is_cut: bool) -> i
     return max((row.message.ordinal for row in rows if row.turn != turn), default=0)
 
 
-def _without(
+def _without_thinking_through(
     view: View,
     thought: Mapping[str, int],
     answers: Sequence[Row],
@@ -111,7 +114,7 @@ def _without(
 ) -> View:
     """Return a view without the thinking of answers up to an ordinal."""
     left_out = _left_out(thought, answers, through)
-    reason = "what stands before it has changed"
+    reason = "messages before it have changed"
     withheld = [Dropped(id_, "reasoning", reason) for id_ in left_out]
     messages = list(view.messages)
     sizes = list(view.sizes)
@@ -129,7 +132,7 @@ def _without(
 
 
 def _without_thinking(message: BaseMessage) -> BaseMessage:
-    """Return an answer without its thinking; a text stands for an answer that has nothing else."""
+    """Return an answer without its thinking; an answer with nothing else gets a placeholder text."""
     clean = without_reasoning(message)
     if clean.content or calls_of(clean):
         return clean

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+ReportDropped: TypeAlias = Callable[[str, str], None]
+"""Function that is called with the name of a part that a request does not contain, and the reason."""
 
 
 class Dropped(NamedTuple):

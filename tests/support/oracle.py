@@ -183,13 +183,13 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class Marks:
-    """A view that could be: where it begins, what is shortened and settled, and the room of settled steps in progress.
+    """A possible view: where it begins, what is shortened and condensed, and the room of condensed steps in progress.
 
     Attributes:
         start: First ordinal shown.
         short: `short_through`.
         kept: `stubs_through`.
-        gap: Room of the settled steps of the turn in progress.
+        gap: Room of the condensed steps of the turn in progress.
     """
 
     start: int
@@ -418,7 +418,7 @@ class Oracle:
         )
 
     def _stubbed(self, line: Line, limit: int | None = None) -> Shown:
-        """A line of a finished turn or settled step: results are stubs, texts keep at most `limit`."""
+        """A line of a finished turn or condensed step: results are stubs, texts keep at most `limit`."""
         if line.message.type == "tool":
             is_whole = self._is_exempt(line) or line.ordinal in self.left_unread
             is_stub = not is_whole and _stub(line) is not None
@@ -427,7 +427,7 @@ class Oracle:
         is_text = line.message.type in ("human", "ai")
         return shown if is_text and _render(shown) is not line.message else Shown(line, "whole")
 
-    def _settled(
+    def _condensed(
         self, steps: list[list[Line]], room: int, *, is_excursion: bool = False
     ) -> list[Shown]:
         """2. A text or call argument keeps at most B/8. Together they take at most `room`: the oldest steps leave.
@@ -465,21 +465,21 @@ class Oracle:
         if turn.last <= marks.short:
             return self._shortened_turn(turn)
         # 1. A result of a finished turn is its stub. Everything else is whole, unless 2 or 3 say otherwise.
-        # 2. Settled steps are those of the turn that holds stubs_through, up to it, also after the turn has ended.
-        settled = _until(turn.steps, marks.kept) if self._holds(turn, marks.kept) else []
-        rest = [self._stubbed(line) for step in turn.steps[len(settled) :] for line in step]
+        # 2. Condensed steps are those of the turn that holds stubs_through, up to it, also after the turn has ended.
+        condensed = _until(turn.steps, marks.kept) if self._holds(turn, marks.kept) else []
+        rest = [self._stubbed(line) for step in turn.steps[len(condensed) :] for line in step]
         question = [self._stubbed(line) for line in turn.question]
-        return [*question, *self._settled(settled, self.budget // 4), *rest]
+        return [*question, *self._condensed(condensed, self.budget // 4), *rest]
 
     def _shortened_turn(self, turn: Turn) -> list[Shown]:
-        """3. All steps but the last answer are settled as in 2, the question counted in the B/4 (at B/8 at most)."""
+        """3. All steps but the last answer are condensed as in 2, the question counted in the B/4 (at B/8 at most)."""
         eighth, quarter = self.budget // 8, self.budget // 4
         answer = turn.answer
         steps = turn.steps[:-1] if answer else turn.steps
         asked = sum(min(self._size(Shown(line, "whole")), eighth) for line in turn.question)
         # "The last answer never leaves."
         rest = [
-            *self._settled(steps, quarter - asked),
+            *self._condensed(steps, quarter - asked),
             *(self._stubbed(line, eighth) for line in answer),
         ]
         # "A text keeps at most B/8, the question what the rest of the turn leaves of B/4, at least B/8."
@@ -491,11 +491,11 @@ class Oracle:
             return []
         # 1. A result of a step at or before stubs_through is its stub; everything else is whole.
         # The last step is unseen, whatever a rewind removed after it.
-        settled = _until(self.now.steps[:-1], marks.kept)
-        rest = [Shown(line, "whole") for step in self.now.steps[len(settled) :] for line in step]
+        condensed = _until(self.now.steps[:-1], marks.kept)
+        rest = [Shown(line, "whole") for step in self.now.steps[len(condensed) :] for line in step]
         return [
             *(Shown(line, "whole") for line in self.now.question),
-            *self._settled(settled, marks.gap, is_excursion=marks.gap != self.budget // 4),
+            *self._condensed(condensed, marks.gap, is_excursion=marks.gap != self.budget // 4),
             *rest,
         ]
 
@@ -553,7 +553,7 @@ class Oracle:
         moved = replace(self.marks(record), start=self._effective(start))
         begin = moved.start
         moved = self._make_room(moved)
-        moved = self._settle(moved)
+        moved = self._condense(moved)
         # 7. What 5 and 6 decide is stored; the summary's end is not.
         start = moved.start if moved.start != begin else start
         after = Record(start, moved.short, moved.kept, self._link(start))
@@ -614,8 +614,8 @@ class Oracle:
         later = [turn.first for turn in self.finished if turn.first >= marks.start][1:]
         return replace(marks, start=later[0]) if later else None
 
-    def _settle(self, marks: Marks) -> Marks:
-        """6. If the view still exceeds B, all steps of the turn but the last are settled at once."""
+    def _condense(self, marks: Marks) -> Marks:
+        """6. If the view still exceeds B, all steps of the turn but the last are condensed at once."""
         if self.size(marks) <= self.budget or not self.now or len(self.now.steps) < 2:
             return marks
         last_step = self.now.steps[-1][0].ordinal
@@ -645,7 +645,7 @@ class Oracle:
         return marks
 
     def _gap(self, room: int) -> int:
-        """The room of settled steps in an excursion; it is never the one that they have without."""
+        """The room of condensed steps in an excursion; it is never the one that they have without."""
         return max(0, room if room != self.budget // 4 else room - 1)
 
     def _decision(self, marks: Marks, stored: Record | None, *, is_excursion: bool) -> Decision:

@@ -37,7 +37,7 @@ from convstore.values.stamps import ViewMarks
 from convstore.view.active_rows import ActiveRows
 from convstore.view.decoder import Decoder, payloads_needed
 from convstore.view.render import NOTE_RESULTS, View
-from convstore.view.rule import Decision
+from convstore.view.rule import ViewPlan
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -308,8 +308,8 @@ class PureLog:
 
     def decide(
         self, policy: HistoryPolicy, record: tuple[int, int, int] = (1, 0, 0), *, since: int = 1
-    ) -> Decision | None:
-        """Return the decision of `rule.decide` for the rows from an entry on; None if more must be read."""
+    ) -> ViewPlan | None:
+        """Return the plan of `rule.decide` for the rows from an entry on; None if more must be read."""
         active, decoder = self._active(since), self._decoder(policy)
         is_read = (
             bool(active.rows)
@@ -318,36 +318,36 @@ class PureLog:
         )
         if not is_read and not active.has_enough(decoder):
             return None
-        return active.decision(decoder, record)
+        return active.plan(decoder, record)
 
     def start(self, policy: HistoryPolicy, record: tuple[int, int, int] = (1, 0, 0)) -> int:
         """Ordinal of the first message of the view after the leading system messages."""
-        decision = self.decide(policy, record)
-        assert decision is not None
-        return decision.marks.start
+        plan = self.decide(policy, record)
+        assert plan is not None
+        return plan.marks.start
 
     def view(self, policy: HistoryPolicy, record: tuple[int, int, int] = (1, 0, 0)) -> View:
         """The view of the whole log."""
-        decision = self.decide(policy, record)
-        assert decision is not None
-        return self.rendered(policy, decision)
+        plan = self.decide(policy, record)
+        assert plan is not None
+        return self.rendered(policy, plan)
 
-    def rendered(self, policy: HistoryPolicy, decision: Decision) -> View:
-        """The view of a decision about the whole log."""
+    def rendered(self, policy: HistoryPolicy, plan: ViewPlan) -> View:
+        """The view of a plan about the whole log."""
         active, decoder = self._active(), self._decoder(policy)
-        needed = payloads_needed(active.rows[decision.begin :], decision.shown, policy)
+        needed = payloads_needed(active.rows[plan.begin :], plan.shown, policy)
         decoder.payloads = {id_: self.payloads[id_][: ref.ends[-1]] for id_, ref in needed}
-        return active.view(decision, decoder)
+        return active.view(plan, decoder)
 
     def again(self, policy: HistoryPolicy, marks: ViewMarks) -> View:
         """The view that a stamp with these marks gives."""
-        return self.rendered(policy, self._active().past_decision(self._decoder(policy), marks))
+        return self.rendered(policy, self._active().past_plan(self._decoder(policy), marks))
 
     def payloads_needed(self, policy: HistoryPolicy) -> list[tuple[str, PayloadRef]]:
         """The payloads that the view of the whole log needs, with the ids of their messages."""
-        decision = self.decide(policy)
-        assert decision is not None
-        return payloads_needed(self._active().rows[decision.begin :], decision.shown, policy)
+        plan = self.decide(policy)
+        assert plan is not None
+        return payloads_needed(self._active().rows[plan.begin :], plan.shown, policy)
 
     def _decoder(self, policy: HistoryPolicy) -> Decoder:
         return Decoder(policy, self.codec, self.counter)

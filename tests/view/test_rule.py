@@ -18,7 +18,7 @@ from convstore import HistoryPolicy
 from convstore.log.rows import Row, is_finished, rows_of
 from convstore.view import active_rows as views
 from convstore.view.render import View
-from convstore.view.rule import Decision, _Choice
+from convstore.view.rule import ViewPlan, _MarkChooser
 
 _BEGINNINGS: list[list[BaseMessage]] = [
     [],
@@ -32,18 +32,18 @@ scripts = st.one_of(_long, _long, st.lists(turns, min_size=1, max_size=3))
 beginnings = st.sampled_from(_BEGINNINGS)
 few_examples = examples(40)
 _Script = Sequence[tuple[Sequence[Round], int, int]]
-_Call = tuple[PureLog, Row, Decision, View]
+_Call = tuple[PureLog, Row, ViewPlan, View]
 
 
 def _calls(log: PureLog, policy: HistoryPolicy) -> Iterator[_Call]:
-    """The log after each entry, with the decision and the view of a load that stores the record."""
+    """The log after each entry, with the plan and the view of a load that stores the record."""
     record = (1, 0, 0)
     for entry in log.entries:
         earlier = log.until(entry.number)
-        decision = earlier.decide(policy, record)
-        assert decision is not None
-        record = decision.stored
-        yield earlier, rows_of(earlier.entries)[-1], decision, earlier.rendered(policy, decision)
+        plan = earlier.decide(policy, record)
+        assert plan is not None
+        record = plan.stored
+        yield earlier, rows_of(earlier.entries)[-1], plan, earlier.rendered(policy, plan)
 
 
 def _unseen(log: PureLog, policy: HistoryPolicy) -> int:
@@ -74,7 +74,7 @@ def test_the_marks_never_move_back(
     script: _Script, begin: list[BaseMessage], policy: HistoryPolicy
 ) -> None:
     """Start, shortening and stubs of a record only move forward while the log grows."""
-    records = [decision.stored for *_, decision, _ in _calls(log_of(script, begin=begin), policy)]
+    records = [plan.stored for *_, plan, _ in _calls(log_of(script, begin=begin), policy)]
     assert all(
         old <= new
         for earlier, later in pairwise(records)
@@ -87,11 +87,11 @@ def test_the_marks_never_move_back(
 def test_deciding_twice_changes_nothing(
     script: _Script, begin: list[BaseMessage], policy: HistoryPolicy
 ) -> None:
-    """With the record that a decision stores, the same log gives the same view and moves nothing."""
-    for log, _, decision, view in _calls(log_of(script, begin=begin), policy):
-        again = log.decide(policy, decision.stored)
+    """With the record that a plan stores, the same log gives the same view and moves nothing."""
+    for log, _, plan, view in _calls(log_of(script, begin=begin), policy):
+        again = log.decide(policy, plan.stored)
         assert again is not None
-        assert again.stored == decision.stored
+        assert again.stored == plan.stored
         assert log.rendered(policy, again).messages == view.messages
 
 
@@ -101,8 +101,8 @@ def test_the_marks_of_a_stamp_give_the_view_again(
     script: _Script, begin: list[BaseMessage], policy: HistoryPolicy
 ) -> None:
     """Rendering alone rebuilds a past view, excursions too."""
-    for log, _, decision, view in _calls(log_of(script, begin=begin), policy):
-        assert log.again(policy, decision.marks).messages == view.messages
+    for log, _, plan, view in _calls(log_of(script, begin=begin), policy):
+        assert log.again(policy, plan.marks).messages == view.messages
 
 
 @given(scripts, beginnings, st.integers(300, 4_000))
@@ -112,24 +112,20 @@ def test_each_view_begins_with_the_one_before_unless_a_mark_moved(
 ) -> None:
     """Within a turn and from turn to turn the prefix stays, but for stored moves and excursions."""
     policy = HistoryPolicy(max_tokens=budget)
-    before: tuple[Decision, View] | None = None
-    for log, row, decision, view in _calls(log_of(script, begin=begin), policy):
+    before: tuple[ViewPlan, View] | None = None
+    for log, row, plan, view in _calls(log_of(script, begin=begin), policy):
         if log.totals.calls:
             continue  # an agent loads when its calls are answered
         is_first = row.message.type == "human"
         if not is_first and is_finished([row]):
             before = before if before and log else None
             continue
-        marks = decision.marks
-        if (
-            before
-            and before[0].marks == marks
-            and (not is_first or decision.begin == before[0].begin)
-        ):
+        marks = plan.marks
+        if before and before[0].marks == marks and (not is_first or plan.begin == before[0].begin):
             old = before[1].messages
             shared = len(old) if not is_first else _finished_part(old)
             assert view.messages[:shared] == old[:shared]
-        before = decision, view
+        before = plan, view
 
 
 def _finished_part(messages: Sequence[BaseMessage]) -> int:
@@ -145,11 +141,11 @@ def test_a_large_question_leaves_an_eighth_of_the_budget_to_earlier_turns() -> N
     policy = HistoryPolicy(max_tokens=4_000)
     log = log_of([*[([], 200, 200)] * 100, ([], 10_800, 40)])
     asked = log.until(log.entries[-2].number)
-    decision = asked.decide(policy, (1, 0, 0))
-    assert decision is not None
-    kept = [row.message.tokens for row in rows_of(asked.entries)[decision.begin : -1]]
+    plan = asked.decide(policy, (1, 0, 0))
+    assert plan is not None
+    kept = [row.message.tokens for row in rows_of(asked.entries)[plan.begin : -1]]
     assert 4_000 // 16 < sum(kept) <= 4_000 // 8
-    assert decision.stored[0] == decision.marks.start
+    assert plan.stored[0] == plan.marks.start
 
 
 @pytest.mark.parametrize("last", [40, 30_000])
@@ -159,11 +155,11 @@ def test_a_start_is_found_with_few_notes(monkeypatch: pytest.MonkeyPatch, last: 
     monkeypatch.setattr(
         views, "make_note", lambda *given, **named: made.append(given) or make(*given, **named)
     )
-    decision = log_of([*[([], 200, 200)] * 400, ([], last, 40)], batch=50).decide(
+    plan = log_of([*[([], 200, 200)] * 400, ([], last, 40)], batch=50).decide(
         HistoryPolicy(max_tokens=4_000)
     )
-    assert decision is not None
-    assert decision.stored[0] > 700
+    assert plan is not None
+    assert plan.stored[0] > 700
     assert len(made) <= 12
 
 
@@ -171,9 +167,9 @@ def test_a_move_that_makes_the_view_no_smaller_is_not_made() -> None:
     """Short turns leave as they are: nothing is marked as shortened, and a load that changes no view stores nothing."""
     log = log_of([*[([], 400, 400)] * 60, ([], 30_000, 40)])
     asked = log.until(log.entries[-2].number)
-    decision = asked.decide(HistoryPolicy(max_tokens=4_000), (1, 0, 0))
-    assert decision is not None
-    start, short_through, _ = decision.stored
+    plan = asked.decide(HistoryPolicy(max_tokens=4_000), (1, 0, 0))
+    assert plan is not None
+    start, short_through, _ = plan.stored
     assert start > 1
     assert short_through == 0
 
@@ -222,10 +218,10 @@ def test_what_fits_is_whole(
     """While the whole log fits, nothing is left out or shortened, and nothing is stored."""
     log = log_of(script, begin=begin)
     unlimited = HistoryPolicy(max_tokens=10**6, view=policy.view)
-    for *_, decision, view in _calls(log, unlimited):
-        assert decision.stored == (1, 0, 0)
+    for *_, plan, view in _calls(log, unlimited):
+        assert plan.stored == (1, 0, 0)
         assert not view.shortened
-        assert not decision.is_excursion
+        assert not plan.is_excursion
 
 
 def test_small_turns_stay_visible_beside_a_large_paste() -> None:
@@ -248,13 +244,13 @@ def test_earlier_steps_of_a_long_turn_become_stubs_at_once() -> None:
     for message in turn(1, [Round((3_000,), sources=False)] * 12)[:-1]:
         log.append([message])
     stubbed: tuple[str, ...] = ()
-    for _, row, decision, view in _calls(log, policy):
-        assert view.stubbed[: len(stubbed)] == stubbed or decision.left
+    for _, row, plan, view in _calls(log, policy):
+        assert view.stubbed[: len(stubbed)] == stubbed or plan.left
         stubbed = view.stubbed
         assert row.message.id not in stubbed
         assert view.tokens <= 4_210
     assert stubbed
-    assert log.view(policy, decision.stored).messages[0].id == "h1" or decision.left
+    assert log.view(policy, plan.stored).messages[0].id == "h1" or plan.left
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -279,11 +275,11 @@ def test_earlier_steps_of_a_long_turn_become_stubs_at_once() -> None:
 def test_reading_from_the_end_gives_what_the_whole_log_gives(
     script: _Script, begin: list[BaseMessage], policy: HistoryPolicy, lengths: list[int]
 ) -> None:
-    """A read from any entry on gives the decision of the whole log, or asks for more."""
+    """A read from any entry on gives the plan of the whole log, or asks for more."""
     log = log_of(script, batch=lengths, begin=begin)
     for record in (
         (1, 0, 0),
-        *(decision.stored for *_, decision, _ in list(_calls(log, policy))[-3:]),
+        *(plan.stored for *_, plan, _ in list(_calls(log, policy))[-3:]),
     ):
         whole = log.decide(policy, record)
         assert whole is not None
@@ -292,16 +288,16 @@ def test_reading_from_the_end_gives_what_the_whole_log_gives(
             assert found is None or _effect(found) == _effect(whole)
 
 
-def _effect(decision: Decision) -> tuple[object, ...]:
-    """Return all that a decision shows and stores, without the shortening of turns that left the view."""
-    start, short, stubs = decision.stored
+def _effect(plan: ViewPlan) -> tuple[object, ...]:
+    """Return all that a plan shows and stores, without the shortening of turns that left the view."""
+    start, short, stubs = plan.stored
     return (
         start,
         max(short, start - 1),
         stubs,
-        decision.marks.start,
-        decision.shown,
-        decision.marks.gap,
+        plan.marks.start,
+        plan.shown,
+        plan.marks.gap,
     )
 
 
@@ -323,9 +319,9 @@ def test_without_limits_the_whole_log_is_needed() -> None:
     log = log_of([([], 100, 100)] * 5)
     policy = HistoryPolicy(max_tokens=None)
     assert log.decide(policy, since=2) is None
-    decision = log.decide(policy)
-    assert decision is not None
-    assert decision.stored == (1, 0, 0)
+    plan = log.decide(policy)
+    assert plan is not None
+    assert plan.stored == (1, 0, 0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -348,10 +344,10 @@ def test_a_view_never_begins_inside_a_turn(
     script: _Script, begin: list[BaseMessage], policy: HistoryPolicy
 ) -> None:
     """A human message, or the log's first, follows the leading system messages and the note."""
-    for log, _, decision, _ in _calls(log_of(script, begin=begin), policy):
+    for log, _, plan, _ in _calls(log_of(script, begin=begin), policy):
         rows = rows_of(log.entries)
-        if decision.begin < len(rows):
-            first = rows[decision.begin]
+        if plan.begin < len(rows):
+            first = rows[plan.begin]
             assert first.message.type == "human" or all(
                 row.message.type == "system" for row in rows[: first.place - 1]
             )
@@ -365,12 +361,12 @@ def test_max_turns_bounds_the_turns_of_a_view(
     """Never more turns than allowed, and three quarters of them directly after a move."""
     policy = HistoryPolicy(max_tokens=None, max_turns=maximum)
     start = 1
-    for log, _, decision, _ in _calls(log_of(script, begin=begin), policy):
-        rows = rows_of(log.entries)[decision.begin :]
+    for log, _, plan, _ in _calls(log_of(script, begin=begin), policy):
+        rows = rows_of(log.entries)[plan.begin :]
         shown = len({row.turn for row in rows if row.message.type != "system"})
         assert shown <= maximum
-        if decision.stored[0] != start:
-            start = decision.stored[0]
+        if plan.stored[0] != start:
+            start = plan.stored[0]
             assert shown == (maximum - maximum // 4 or 1)
 
 
@@ -380,5 +376,5 @@ def test_max_turns_bounds_the_turns_of_a_view(
 def test_the_room_of_an_excursion_is_never_a_quarter(unseen: int, gap: int) -> None:
     """By a quarter a stamp says that results which stay whole were not counted."""
     choice: Any = SimpleNamespace(log=SimpleNamespace(unseen=unseen), early=lambda: 0)
-    _Choice._let_steps_leave(choice, 8_000)
+    _MarkChooser._leave_steps_out(choice, 8_000)
     assert choice.gap == gap

@@ -95,7 +95,7 @@ async def test_steps_with_whole_results_leave_if_the_view_exceeds_its_budget(
 
 
 async def test_the_last_step_is_whole_after_a_rewind(chat: Conversation) -> None:
-    """A model that is asked again for a message in a turn reads the results before it, though later steps settled."""
+    """A model that is asked again for a message in a turn reads the results before it, though later steps condensed."""
     policy = HistoryPolicy(max_tokens=8_000)
     ids = await _steps(chat, 8, 2_000)
     await chat.load_history(policy)

@@ -595,7 +595,7 @@ def test_the_rules_of_anthropic(messages: Any, error: str) -> None:
 
 def test_what_the_view_left_out_is_named_before_what_the_request_lacks() -> None:
     """A view for a provider has losses of its own: who logs `.dropped` of a request would not see them."""
-    lost = Dropped("a", "reasoning", "what stands before it has changed")
+    lost = Dropped("a", "reasoning", "messages before it have changed")
     history = History(messages=[HumanMessage("Hi", name="Ada")]).sealed(_no_stamp, [lost])
     for request in (
         history.to_openai(),
