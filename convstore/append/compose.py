@@ -23,7 +23,7 @@ from convstore.log.facts.event import EVENT
 from convstore.log.facts.items import ITEMS, EntryItem
 from convstore.log.facts.thinking import THINKING, Thinking
 from convstore.log.rows import is_named
-from convstore.log.totals import Followed, RunningTotals
+from convstore.log.totals import MessageLinks, RunningTotals
 from convstore.messages.encoding import decode_message
 from convstore.messages.reasoning import has_bound_thinking
 from convstore.messages.tokens import count
@@ -233,7 +233,7 @@ def _number(
 
 
 def _set_place(
-    prepared: PreparedMessage, batch: Batch, ordinal: int, followed: Followed, *, added_to: str
+    prepared: PreparedMessage, batch: Batch, ordinal: int, followed: MessageLinks, *, added_to: str
 ) -> None:
     """Set every field of a prepared message that depends on its position; an earlier attempt may have set others.
 

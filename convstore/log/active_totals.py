@@ -1,4 +1,4 @@
-"""Counts the active messages after each rewind entry, to compare them with the entry's totals."""
+"""Count the active messages after each rewind entry, to compare them with the entry's totals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from convstore.values.ranges import has
 
 @dataclass(slots=True)
 class ActiveTotals:
-    """The totals of the active messages of one conversation, counted entry by entry; it keeps 48 bytes of each message.
+    """The totals of the active messages of one conversation, counted entry by entry. It takes 48 bytes for a message.
 
     Attributes:
         messages: The active messages as of the last rewind entry that could be read.
@@ -54,7 +54,7 @@ class ActiveTotals:
                 self.problems = [f"the totals of active messages are wrong: {', '.join(wrong)}"]
 
     def _wrong_totals(self, entry: Entry) -> list[str]:
-        """Return the names of a rewind entry's totals that differ from the counts of what is active after it."""
+        """Return the names of a rewind entry's totals that differ from the counts of the active messages after it."""
         rewound = [range_[:2] for range_ in self.messages.ranges]
         counts = self.counts(entry.last, rewound)
         # Sizes made by different token counters cannot be added.
@@ -65,7 +65,7 @@ class ActiveTotals:
         return wrong
 
     def count(self, entry: Entry) -> None:
-        """Count the messages of an entry, in place of those that were counted with their ordinals."""
+        """Count the messages of an entry; they replace messages with the same or later ordinals."""
         for sums in self._sums.values():
             del sums[entry.first :]
         while self._questions and self._questions[-1] >= entry.first:
@@ -76,7 +76,7 @@ class ActiveTotals:
                 self._sums[name].append(self._sums[name][-1] + number)
 
     def newest_question(self, rewound: Sequence[tuple[int, int]]) -> int:
-        """Return the ordinal of the newest question that is not in rewound ranges, 0 without one."""
+        """Return the ordinal of the newest question outside the rewound ranges, or 0."""
         for ordinal in reversed(self._questions):
             if not has(rewound, ordinal):
                 return ordinal
@@ -85,7 +85,7 @@ class ActiveTotals:
     def counts(self, through: int, rewound: Iterable[tuple[int, int]]) -> dict[str, Any]:
         """Return the counts of the messages up to an ordinal that are not in rewound ranges.
 
-        A damaged entry may name an ordinal that no message has: then up to the last one.
+        An ordinal beyond the last message, as a damaged entry may have it, counts as that of the last message.
         """
         through = min(through, len(self._sums["active"]) - 1)
         found = {name: sums[through] for name, sums in self._sums.items()}

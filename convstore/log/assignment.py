@@ -1,16 +1,16 @@
-"""Give each message its turn when it is appended; it is stored and never changes.
+"""Assign each message to a turn when it is appended; the assignment is stored and never changes.
 
-The turn of a message is the ordinal of the question that it belongs to, 0 for none. The writer may name it, as whoever
-writes for a question does, also after that was rewound: an agent's run goes on then, and what it still appends must not
-answer another question. Readers list messages of a question that is not active like those of no turn. Without a name
-the message's type and the end of the log say it, in this order:
+The turn of a message is the ordinal of the question that it belongs to, or 0. A writer that works on a question names
+its turn. It does so even after the question was rewound: the agent's run may continue, and its messages must not answer
+another question. Readers list messages of a question that is not active like messages that belong to no turn. If the
+writer names no turn, the message's type and the end of the log decide, in this order:
 
-- A tool result belongs to the turn of its call; without its call, to the turn of the message before it.
-- A human message begins a turn. One with media directly after a tool result in the same entry is an addition to it:
-  some providers take images of a tool in no other way.
-- An AI message belongs to the newest turn while that is in progress, or if another AI message of that turn stands in
-  the same entry; else to none, as a greeting or a reminder does.
-- Any other message belongs to the turn in progress, else to none.
+- A tool result belongs to the turn of its call; if its call is unknown, to the turn of the message before it.
+- A human message begins a turn. The exception is one with media directly after a tool result in the same entry: it is
+  an addition to the result, because some providers accept images of a tool only in this form.
+- An AI message belongs to the newest turn while that turn is in progress, or if the entry has another AI message of
+  that turn. Else it belongs to no turn, like a greeting or a reminder.
+- Any other message belongs to the turn in progress, if there is one.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from convstore.values.stamps import ViewStamp
 
 @dataclass(slots=True)
 class Assignment:
-    """Gives the messages of an entry their turns, in order.
+    """Assigns the messages of an entry to turns, in order.
 
     Attributes:
-        turn: Ordinal of the newest question so far, 0 without one.
+        turn: Ordinal of the newest question so far, or 0.
         over: Why that turn is over, "" if it is in progress.
     """
 
@@ -41,11 +41,11 @@ class Assignment:
 
     @classmethod
     def after(cls, totals: Totals) -> Assignment:
-        """Return the one for an entry after these totals."""
+        """Return the assignment for an entry after these totals."""
         return cls(totals.turn, totals.over, totals.turn)
 
     def turn_of(self, message: BaseMessage, ordinal: int, call: OpenCall | None) -> int:
-        """Return the turn of a message that its writer did not name one for; `call` is what a result answers."""
+        """Return the turn of a message whose writer named none; `call` is the call that a tool result answers."""
         if message.type == "tool":
             return call.turn if call else self._before
         if message.type == "human":
@@ -56,7 +56,7 @@ class Assignment:
         return 0 if self.over else self.turn
 
     def add(self, type_: str, ordinal: int, turn: int, *, is_said: bool, is_answer: bool) -> None:
-        """Take over a message with its turn; `is_said` by a model, and an answer if it has no calls."""
+        """Add a message with its turn; `is_said` if a model wrote it, `is_answer` if it also ends the turn."""
         self._before = turn
         self._follows_result = type_ == "tool"
         if turn == ordinal:
@@ -68,11 +68,11 @@ class Assignment:
                 self.over = "answered" if is_answer else ""
 
     def end(self, over: Over) -> None:
-        """Record why the newest turn is over, if it is."""
+        """Record why an event ended the newest turn, if it did."""
         self.over = over or self.over
 
 
 def saw_of(ordinal: int, stamp: ViewStamp | None = None) -> int:
-    """Return the last ordinal that the model of an AI message was shown: by the stamp, else the one before it."""
+    """Return the last ordinal that the model of an AI message saw, from its stamp; else the one before the message."""
     seen = stamp.ordinal if stamp else 0
     return min(seen, ordinal - 1) if seen else ordinal - 1

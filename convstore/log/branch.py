@@ -1,7 +1,8 @@
-"""A variant of a turn that is not active yet: another answer, or another question, while it is worked on.
+"""A variant of a turn that is not active yet: another answer, or an edited question, that is still in progress.
 
 The log stays linear. Each entry of the variant hides its own messages from all readers, and stores the totals of the
-log as if the variant were active. The entry that finishes the variant makes it active in place of all that stood there.
+log as if the variant were active. The entry that finishes the variant makes it active; all messages that were active
+after its place are hidden.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ class Branch(NamedTuple):
     """A variant that is not active yet.
 
     Attributes:
-        event: What its entries record: the turn, the first turn at its place, and its id.
+        event: The event that its entries record: the turn, the first turn at its place, and its id.
         place: Ordinal of the last message before it, 0 at the beginning.
         entry: First entry that contains only messages after the place.
         kept: The rewound ranges before the place.
         totals: Totals of its last entry, as if it were active.
         own: The ranges of its messages.
-        is_ending: Its next entry is the last one, see `ending_with`.
-        has_something: It has something to show, so the next entry is the last one if the turn is over with it.
-        standing: The variant shown at its place as of the end of the log; None if it is only read.
+        is_ending: True if its next entry is the last one, see `ending_with`.
+        has_something: True if it has a message to show. Then the next entry is the last one if it ends the turn.
+        standing: The variant shown at its place as of the end of the log; None if the variant is only read.
         began: When it began, as ISO 8601.
     """
 
@@ -56,7 +57,7 @@ class Branch(NamedTuple):
 
     @property
     def begin(self) -> TurnEvent:
-        """Return what its first entry records."""
+        """Return the event that its first entry records."""
         return self.event._replace(kind="begin", values=json.dumps([self.place, self.entry]))
 
     @property
@@ -80,30 +81,30 @@ class Branch(NamedTuple):
         return active.gaps(self.place) == tuple((range_.first, range_.last) for range_ in self.kept)
 
     def records(self, event: TurnEvent | None) -> TurnEvent:
-        """Return an event of its turn as its entries record it."""
+        """Return an event of its turn in the form that its entries record."""
         own = self.event
         return (
             own if event is None else event._replace(first_turn=own.first_turn, variant=own.variant)
         )
 
     def after(self, entry: Entry) -> Branch:
-        """Return it with one more entry of its own."""
+        """Return the variant with one more entry."""
         messages = RewoundRange(entry.first, entry.last, entry.number, entry.number)
         return self._replace(own=joined(self.own, messages), totals=own_totals(entry))
 
     def tail(self, log: Totals) -> Totals:
-        """Return the totals that its next entry continues, given those of the log."""
+        """Return the totals that its next entry continues, given the totals of the log."""
         return continued(log, self.totals)
 
     def ending_with(self, made: Entry) -> Branch:
-        """Return it as it is for its next entry, given one made after `tail`, whose totals say if the turn is over."""
+        """Return the variant with `is_ending` for its next entry, given that entry as composed after `tail`."""
         is_ending = self.has_something and bool(made.totals.over)
         return self._replace(is_ending=self.is_ending or is_ending)
 
     def entry_of(self, made: Entry, log: Totals, rewinds: Rewinds) -> Entry:
-        """Return the entry to append, given one made after `tail`, and the totals and active messages of the log.
+        """Return the entry to append, given the entry composed after `tail`, and the log's totals and active messages.
 
-        The last entry makes the variant active; any other hides its messages.
+        The last entry makes the variant active; any other entry hides its messages.
         """
         number = made.number
         event = self.event
@@ -117,7 +118,7 @@ class Branch(NamedTuple):
         recorded = EVENT.of(made)
         if recorded and recorded.kind == "begin":
             made = STANDING.on(made, here.begun(event.variant))
-        else:  # what its first entry says of others
+        else:  # as the log had it when the variant began
             made = replace(made, totals=replace(made.totals, branched=self.totals.branched))
         hidden = BRANCH.on(made, made.totals)
         is_newest = here.unfinished[-1:] == (event.variant,)
@@ -130,7 +131,7 @@ class Branch(NamedTuple):
         return changed(hidden, rewinds, ranges, point=log, undo=rewinds.undo)
 
     def _is_after_others(self, log: Totals) -> bool:
-        """Return True if another one may have been begun before it that is not shown, perhaps at another place."""
+        """Return True if another unfinished variant may have begun before this one, perhaps at another place."""
         return 0 < log.turn <= self.totals.branched
 
 

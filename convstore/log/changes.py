@@ -1,7 +1,6 @@
-"""Read what the entries of a log did besides appending messages, so that an import can do it again.
+"""Read the changes that the entries of a log made besides appending messages, so that an import can repeat them.
 
-That is what a worker or a person said of a turn, what became of its variants, which messages were rewound, and all
-other facts of entries.
+These are events of turns and variants, rewinds and their undoing, and all other facts of entries.
 """
 
 from __future__ import annotations
@@ -31,10 +30,11 @@ class LogChanges:
         codec: Encodes the values of facts.
 
     Attributes:
-        rewinds: Which messages are active after the last entry.
-        can_be_made: False if a repair left an entry that moved messages as no call of a conversation does. Then an
-            import rewinds what is rewound in the end, and only gets the facts and the events that still count.
-        left_out: Kinds of facts that an archive cannot have.
+        rewinds: The active messages after the last entry.
+        can_be_made: False if a repair left an entry that rewinds and restores messages as no call of `Conversation`
+            does. Then an import only rewinds the messages that are rewound in the end, and `found` has only facts and
+            events that still count.
+        left_out: Kinds of the facts that an archive cannot have.
     """
 
     def __init__(self, codec: Codec) -> None:
@@ -62,7 +62,7 @@ class LogChanges:
         """Read the next entry."""
         before = self.rewinds
         if entry.is_rewind:
-            # the log lost the whole list that it continues, and was repaired
+            # a repaired log may have lost the whole list that the entry continues
             with suppress(ValueError):
                 self.rewinds = before.after(entry)
         self._ids |= {message.ordinal: message.id for message in entry.messages}
@@ -79,7 +79,7 @@ class LogChanges:
             yield _with_event(_change(entry, event.kind, has_messages=bool(entry.messages)), event)
 
     def _facts(self, entry: Entry) -> Iterator[LogChange]:
-        """Yield the facts that an archive has as they are; the kinds above have forms of their own."""
+        """Yield the facts that an archive has as they are; events, variants and rewinds have changes of their own."""
         for name, value in archived(entry.facts):
             if value is None:
                 self.left_out.add(name)
@@ -118,7 +118,7 @@ class LogChanges:
             made = _change(entry, "activate", message="")
             yield made._replace(turn=now.turn, first_turn=standing.place, variant=now.variant)
             return
-        if not rewound:  # only items were
+        if not rewound:  # only items were rewound
             self._without_change.add(entry.number)
             return
         is_of_others = bool(entry.messages) and rewound[0][0] < entry.first
@@ -126,7 +126,7 @@ class LogChanges:
         yield _change(entry, "rewind", message=self._first(rewound))
 
     def _first(self, pairs: list[Pair]) -> str:
-        """Return the id of the first message in some ranges, "" without one."""
+        """Return the id of the first message in some ranges, or ""."""
         return self._ids.get(pairs[0][0], "") if pairs else ""
 
 

@@ -77,16 +77,16 @@ def content_digest(
     else:
         head = json.dumps([message.type, speaker, rest, calls]).encode()
     valid = valid_text(text)
-    # A client was shown valid text, and sends that back.
+    # A client was shown valid text, and sends that text back.
     written = digest_of(valid.strip()) if text_digest is None or valid is not text else text_digest
     return hashlib.blake2b(head + written, digest_size=CONTENT_DIGEST_BYTES).digest()
 
 
 def is_as_shown(given: BaseMessage, stored: BaseMessage, codec: Codec) -> bool:
-    r"""Return True if a message equals a stored one in the form in which others have it.
+    r"""Return True if a message equals a stored one, apart from changes that clients and checkpoints make.
 
-    A client is shown valid text. A checkpoint of LangGraph keeps an object as the dict of its fields, and a tuple as a
-    list, so both messages are compared as JSON.
+    A client is shown only valid text. A checkpoint of LangGraph has an object as the dict of its fields, and a tuple as
+    a list, so both messages are compared as JSON.
 
     >>> from langchain_core.messages import HumanMessage
     >>> given, stored = HumanMessage("cut \ufffd"), HumanMessage("cut \ud83d")
@@ -97,7 +97,7 @@ def is_as_shown(given: BaseMessage, stored: BaseMessage, codec: Codec) -> bool:
 
 
 def _as_kept(message: BaseMessage, codec: Codec) -> str:
-    """Return a message as text, with its values as JSON has them if it has each."""
+    """Return a message as text, with its values converted to JSON if all of them can be."""
     return codec.encode(json_fields(message) or fields_of(message), omitted=[])
 
 
@@ -118,7 +118,7 @@ def _texts(blocks: list[Any]) -> Iterator[str]:
 
 
 def _text(block: Any) -> str | None:
-    """Return the text of a block; None if it is no text block."""
+    """Return the text of a block; None if it is not a text block."""
     if isinstance(block, str):
         return block
     kind = block_type(block)
@@ -149,12 +149,12 @@ def _data(block: dict[str, Any]) -> str:
     found = read_media(block)
     text = block.get("text")
     named = found.url or found.file_id or block.get("file_uri")
-    held = found.data or (isinstance(text, str) and text) or named or ""
-    return base64.b64encode(held).decode() if isinstance(held, bytes) else str(held)
+    data = found.data or (isinstance(text, str) and text) or named or ""
+    return base64.b64encode(data).decode() if isinstance(data, bytes) else str(data)
 
 
 def _calls(message: AIMessage, codec: Codec) -> list[list[str]]:
-    """Return names and arguments of a message's calls; those with arguments that nest too deeply are invalid calls."""
+    """Return names and arguments of a message's calls, invalid ones last; too deep arguments make a call invalid."""
     shown = with_invalid_calls(message)
     calls: list[Mapping[str, Any]] = [*shown.tool_calls, *shown.invalid_tool_calls]
     return [[_sorted(call.get("name"), codec), _sorted(call.get("args"), codec)] for call in calls]
@@ -168,11 +168,11 @@ def _canonical(value: Any, codec: Codec) -> str:
 
 
 def _sorted(value: Any, codec: Codec) -> str:
-    """Return the same for a value with few levels."""
+    """Return the text of `_canonical` for a value with few levels."""
     try:
         text = _write_sorted(value)
     except (TypeError, ValueError, ArithmeticError):
-        # bytes, dates, or keys such as a Decimal NaN, which has no order
+        # bytes, dates, or keys that cannot be sorted, such as a Decimal NaN
         return codec.encode(value, omitted=[])
     if "\\ud" in text:  # a surrogate, perhaps a lone one
         text = _write_sorted(sendable(value))

@@ -1,8 +1,8 @@
 """Continue a log in a copy of it from which entries are missing.
 
-The copy numbers entries and messages without gaps. Everything that refers to a number or an ordinal of the log refers
-to the same entry or message in the copy: rewinds, variants, items and cuts. Message ids, source ids, dates, links and
-bodies stay as they are. `verify.repair` reads and writes.
+The copy numbers entries and messages without gaps. References to an entry number or an ordinal are translated to the
+same entry or message of the copy: in rewinds, variants, items and cuts. Message ids, source ids, dates, links and
+bodies are not changed. `verify.repair` reads and writes.
 
 The module is long because each kind of reference to a number or an ordinal has its translation.
 """
@@ -52,24 +52,24 @@ class _Span(NamedTuple):
 
 @dataclass(slots=True)
 class LogCopy:
-    """A copy of a log, with all that is needed to add the next entry: some 400 bytes for each message.
+    """A copy of a log, with the data that is needed to add the next entry: some 400 bytes for each message.
 
     Attributes:
         codec: Decodes messages.
-        tail: The totals of its last entry.
-        places: Ordinals of messages in the log, and in the copy; 0 for a message that it lacks.
-        log_active: The active messages of the log, as far as its entries were seen.
-        log_sources: The highest source id that was in use after any of them.
+        tail: The totals of the copy's last entry.
+        ordinals: The ordinal in the copy for each ordinal of the log; 0 for a message that the copy lacks.
+        log_active: The active messages of the log after the entries that were matched.
+        log_sources: The highest source id in use after any of these entries.
         matched: Number of these entries.
-        summaries: Tokens of its summaries.
-        items: Places of items in the copy, by their ids.
-        variants: The variants that began in the copy, by the turn that stood first at their place, and their ids.
-        standings: What stands at places of the copy.
+        summaries: Tokens of the copy's summaries.
+        items: Positions of items in the copy, by their ids.
+        variants: The variants that began in the copy, by the first turn at their place and their ids.
+        standings: The variants that are shown in the copy, by the first turn at their place.
     """
 
     codec: Codec
     tail: Totals = field(default_factory=Totals)
-    places: dict[int, int] = field(default_factory=dict)
+    ordinals: dict[int, int] = field(default_factory=dict)
     log_active: Rewinds = NO_REWINDS
     log_sources: int = 0
     matched: int = 0
@@ -83,7 +83,7 @@ class LogCopy:
     _spans: list[_Span] = field(default_factory=list)
     _numbers: dict[int, int] = field(default_factory=dict)
     _links: dict[int, int] = field(default_factory=dict)
-    _item_places: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)
+    _item_positions: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)
     _ends: dict[int, tuple[Over, str]] = field(default_factory=dict)
     _replies: dict[int, list[tuple[int, bool]]] = field(default_factory=dict)
 
@@ -93,7 +93,7 @@ class LogCopy:
         return self._totals.messages
 
     def add(self, entry: Entry) -> None:
-        """Note an entry of the copy, which follows the last one."""
+        """Add the next entry of the copy."""
         self.tail = entry.totals
         if BRANCH.of(entry) is None:
             self._ends[entry.totals.turn] = entry.totals.over, entry.totals.cut
@@ -126,12 +126,12 @@ class LogCopy:
             self.variants[key] = self.variants[key].after(entry)
 
     def match(self, entry: Entry) -> None:
-        """Note where the copy has what it has of an entry of the log: its messages, its items and its number."""
+        """Record the positions in the copy of an entry of the log: of its messages, its items and itself."""
         for message in entry.messages:
-            self.places[message.ordinal] = self._ids.get(message.id, 0)
+            self.ordinals[message.ordinal] = self._ids.get(message.id, 0)
         for row in item_rows([entry]):
-            if place_of_item := self.items.get(row.item.id):
-                self._item_places.append((row.place, place_of_item))
+            if position := self.items.get(row.item.id):
+                self._item_positions.append((row.place, position))
         self.log_sources = max(self.log_sources, entry.totals.sources_through)
         self.matched += 1
         self._numbers[entry.number] = self._links.get(entry.totals.link, 0)
@@ -139,15 +139,15 @@ class LogCopy:
             self.log_active = rewinds
 
     def has(self, entry: Entry) -> bool:
-        """Return True if the copy has an entry of the log. One with items alone has the link of another: never."""
+        """Return True if the copy has an entry of the log; False for entries with items alone, which share a link."""
         return entry.totals.link in self._links and not entry.has_only_items
 
     def follow(self, entry: Entry, payloads: Mapping[str, str]) -> Entry | None:
-        """Return the entry that adds an entry of the log, without messages and items that the copy has.
+        """Return the entry of the copy for an entry of the log, without messages and items that the copy has.
 
-        None if the copy has all of it. `payloads` are those of its messages that can be read, by message id.
+        Returns None if the copy has everything. `payloads` are the readable payloads of its messages, by message id.
         """
-        kept = self._place(entry)
+        kept = self._assign_ordinals(entry)
         if entry.messages and not kept:
             return None
         facts = moved(entry, self)
@@ -156,7 +156,7 @@ class LogCopy:
         made = self._made(entry, kept, payloads, facts, branch)
         if branch is not None:
             made = branch.entry_of(made, self.tail, self.active)
-            # it may have a change of other messages, too, whose own entry is lost
+            # a repair may have moved another rewind, whose own entry was lost, into this entry
             if BRANCH.of(entry):
                 made = self._with_rewinds(made, entry)
         elif event is not None and event.kind == "begin":
@@ -172,13 +172,13 @@ class LogCopy:
         """Return True if the copy has a source id of an entry that the store did not choose."""
         return not self._source_ids.isdisjoint(kept_source_ids(entry))
 
-    def _place(self, entry: Entry) -> list[EntryMessage]:
-        """Give the messages of an entry their ordinals in the copy; return those that it lacks."""
+    def _assign_ordinals(self, entry: Entry) -> list[EntryMessage]:
+        """Assign ordinals of the copy to the messages of an entry; return the messages that the copy lacks."""
         kept = [message for message in entry.messages if message.id not in self._ids]
         for message in entry.messages:
-            self.places[message.ordinal] = self._ids.get(message.id, 0)
+            self.ordinals[message.ordinal] = self._ids.get(message.id, 0)
         for ordinal, message in enumerate(kept, self.tail.messages + 1):
-            self.places[message.ordinal] = ordinal
+            self.ordinals[message.ordinal] = ordinal
         return kept
 
     def _made(
@@ -189,7 +189,7 @@ class LogCopy:
         facts: Facts,
         branch: Branch | None,
     ) -> Entry:
-        """Return an entry with some of its messages, as an append to the copy would have written it."""
+        """Return an entry with only the messages in `kept`, as an append to the copy would have written it."""
         before = branch.tail(self.tail) if branch else self.tail
         running = RunningTotals(before, before.sources_through)
         messages = list[EntryMessage]()
@@ -225,24 +225,25 @@ class LogCopy:
         )
 
     def _moved_message(self, message: EntryMessage) -> EntryMessage:
-        """Return a message with the ordinals that it has in the copy."""
-        ordinal = self.places[message.ordinal]
+        """Return a message with the ordinals of the copy."""
+        ordinal = self.ordinals[message.ordinal]
         stamp = self._moved_stamp(message)
-        seen = self.place_before(message.saw) or ordinal - 1
+        seen = self.ordinal_before(message.saw) or ordinal - 1
         saw = saw_of(ordinal, stamp) if stamp else min(seen, ordinal - 1)
         return replace(
             message,
             ordinal=ordinal,
             entry="",
-            turn=self.places.get(message.turn, 0),
+            turn=self.ordinals.get(message.turn, 0),
             saw=saw if message.is_reply else 0,
             stamp=write_stamp(stamp) if stamp else "",
         )
 
     def _moved_stamp(self, message: EntryMessage) -> ViewStamp | None:
-        """Return the stamp of a message, without a summary that the copy lacks; None without one, or if it is damaged.
+        """Return the stamp of a message with ordinals of the copy; None if the message has none, or a damaged one.
 
-        If messages that its view showed are lost, that is found when the view is built again.
+        A summary that the copy lacks is removed from the stamp. Lost messages of its view are not detected here, but
+        when the view is built again.
         """
         try:
             stamp = stamp_of("", message)
@@ -253,42 +254,42 @@ class LogCopy:
         marks = stamp.marks
         changes = {
             "entry": self._numbers.get(stamp.entry, 0),
-            "ordinal": self.place_before(stamp.ordinal),
+            "ordinal": self.ordinal_before(stamp.ordinal),
             "summary": stamp.summary if stamp.summary in self.summaries else "",
             "marks": marks._replace(
-                start=self.place_before(marks.start),
-                short_through=self.place_before(marks.short_through),
-                stubs_through=self.place_before(marks.stubs_through),
+                start=self.ordinal_before(marks.start),
+                short_through=self.ordinal_before(marks.short_through),
+                stubs_through=self.ordinal_before(marks.stubs_through),
             ),
         }
         return stamp.model_copy(update=changes)
 
     def _moved_totals(self, totals: Totals) -> Totals:
-        """Return totals whose turns are those of the copy."""
-        calls = tuple(call._replace(turn=self.places.get(call.turn, 0)) for call in totals.calls)
-        return replace(totals, calls=calls, turn=self.places.get(totals.turn, 0))
+        """Return totals with the turns' ordinals of the copy."""
+        calls = tuple(call._replace(turn=self.ordinals.get(call.turn, 0)) for call in totals.calls)
+        return replace(totals, calls=calls, turn=self.ordinals.get(totals.turn, 0))
 
     def _appended(self, message: EntryMessage, payload: str | None) -> BaseMessage:
-        """Return a message as it was appended, or what its body has of it if its payload is damaged."""
+        """Return a message as it was appended; if its payload is damaged, only the part in its body."""
         with suppress(CorruptDocumentError):
             return read_message(self.codec, message, payload)
         return decode_message(self.codec, message.body)
 
     def _with_rewinds(self, made: Entry, entry: Entry) -> Entry:
-        """Return an entry that rewinds and restores in the copy what an entry did in the log."""
+        """Return an entry that rewinds and restores the same messages in the copy as an entry did in the log."""
         rewinds = _after(self.log_active, entry)
         if rewinds is None:
             return STANDING.on(made, None)
         before = _pairs(self.log_active)
         after = _pairs(rewinds)
-        gone = self._moved(without(after, before))
-        back = self._moved(without(before, after))
-        pairs = without(joined([*_pairs(self.active), *gone]), back)
+        rewound = self._moved(without(after, before))
+        restored = self._moved(without(before, after))
+        pairs = without(joined([*_pairs(self.active), *rewound]), restored)
         ends = self.tail if BRANCH.of(entry) else self._moved_totals(entry.totals)
         self._totals.count(made)
         counts = self._totals.counts(made.last, pairs)
         newest = self._totals.newest_question(pairs)
-        if newest != ends.turn:  # the newest one of the log is lost
+        if newest != ends.turn:  # the newest question of the log is lost
             over, cut = self._ends.get(newest, ("", ""))
             ends = replace(ends, turn=newest, over=over, cut=cut)
         if ends.over == "answered" and not self._is_answered(newest, made, pairs):
@@ -299,14 +300,14 @@ class LogCopy:
         return changed(made, self.active, self._ranges(made, pairs), point=point, undo=undo)
 
     def _is_answered(self, turn: int, made: Entry, rewound: Pairs) -> bool:
-        """Return True if the last reply of a turn after an entry, without those in some ranges, is an answer."""
+        """Return True if the last reply of a turn, up to an entry and outside some ranges, is an answer."""
         own = [(ordinal, is_answer) for of, ordinal, is_answer in _replies_in(made) if of == turn]
         replies = reversed([*self._replies.get(turn, ()), *own])
         active = (is_answer for ordinal, is_answer in replies if not has(rewound, ordinal))
         return next(active, False)
 
     def _ranges(self, made: Entry, pairs: Pairs) -> tuple[RewoundRange, ...]:
-        """Return the ranges that are rewound after an entry; those that were rewound before stay as they are."""
+        """Return the rewound ranges after an entry; ranges that were rewound before are the same objects."""
         spans = [*self._spans]
         if made.messages:
             spans.append(_Span(made.first, made.last, made.number))
@@ -316,19 +317,19 @@ class LogCopy:
         )
 
     def _moved(self, ranges: Pairs) -> Pairs:
-        """Return where the copy has the messages in some ranges of the log."""
+        """Return the ranges in the copy of the messages in some ranges of the log."""
         places = (
-            self.places.get(ordinal, 0)
+            self.ordinals.get(ordinal, 0)
             for first, last in ranges
             for ordinal in range(first, last + 1)
         )
         return joined((place, place) for place in places if place)
 
-    def place_before(self, ordinal: int) -> int:
-        """Return where the copy has the last message of the log up to an ordinal that it has, 0 for none."""
-        while ordinal and not self.places.get(ordinal):
+    def ordinal_before(self, ordinal: int) -> int:
+        """Return the ordinal in the copy of the last message up to an ordinal of the log that the copy has, or 0."""
+        while ordinal and not self.ordinals.get(ordinal):
             ordinal -= 1
-        return self.places[ordinal] if ordinal else 0
+        return self.ordinals[ordinal] if ordinal else 0
 
     def entry_after(self, ordinal: int) -> int:
         """Return the number of the first entry of the copy that has only messages after an ordinal."""
@@ -340,19 +341,19 @@ class LogCopy:
         return self.active.has(ordinal)
 
     def item_from(self, place: tuple[int, int]) -> tuple[int, int] | None:
-        """Return the place in the copy of the first item that the log has at a place or after it."""
-        places = [in_copy for in_log, in_copy in self._item_places if in_log >= place]
+        """Return the position in the copy of the first item that is at a position of the log or later."""
+        places = [in_copy for in_log, in_copy in self._item_positions if in_log >= place]
         return min(places, default=None)
 
     def _branch(self, entry: Entry, event: TurnEvent | None) -> Branch | None:
-        """Return the variant that an entry continues or finishes, None for any other entry."""
+        """Return the variant that an entry continues or finishes; None if it does neither."""
         if event is None or not event.variant or event.kind == "begin":
             return None
         known = self.variants.get((event.first_turn, event.variant))
         return known._replace(is_ending=BRANCH.of(entry) is None) if known else None
 
     def _point(self, entry: Entry, made: Entry, event: TurnEvent) -> Totals:
-        """Return the totals of the place where a variant begins, with the counts of what is active before it."""
+        """Return the totals at the place where a variant begins, with the counts of the active messages before it."""
         place = json.loads(event.values)[0]
         counts = self._totals.counts(place, _pairs(self.active))
         there = self._moved_totals(own_totals(entry))
@@ -360,7 +361,7 @@ class LogCopy:
 
 
 def reservation(before: Totals, through: int, *, at: datetime, link: int) -> Entry:
-    """Return an entry without messages after which no source gets a number up to `through`."""
+    """Return an entry without messages that reserves all source numbers up to `through`."""
     totals = replace(
         before,
         entries=before.entries + 1,
@@ -384,7 +385,7 @@ def _pairs(rewinds: Rewinds) -> Pairs:
 
 
 def _after(rewinds: Rewinds, entry: Entry) -> Rewinds | None:
-    """Return the active messages after a rewind entry; None for any other, or if the list it continues is lost."""
+    """Return the active messages after a rewind entry; None for other entries, or if the list it continues is lost."""
     if not entry.is_rewind:
         return None
     try:
@@ -394,7 +395,7 @@ def _after(rewinds: Rewinds, entry: Entry) -> Rewinds | None:
 
 
 def _counter(before: Totals, entry: Entry) -> str:
-    """Return the name of the counter of all sizes up to an entry, "" if several made them: they are counted again."""
+    """Return the name of the token counter up to an entry; "" if there are several, so that sizes are recounted."""
     if not entry.messages:
         return before.counter
     is_same = not before.messages or before.counter == entry.totals.counter
@@ -402,7 +403,7 @@ def _counter(before: Totals, entry: Entry) -> str:
 
 
 def _range_of(first: int, last: int, spans: Sequence[_Span], *, until: int) -> RewoundRange:
-    """Return a range of ordinals with the entries that contain no others, of a log with entries up to a number."""
+    """Return a range of ordinals with the entries that have no other messages; `until` is the last entry of the log."""
     begin = bisect_right(spans, first, key=lambda span: span.first) - 1
     end = bisect_right(spans, last, key=lambda span: span.first) - 1
     entry = spans[begin].number if spans[begin].first == first else spans[begin].number + 1

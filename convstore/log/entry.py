@@ -3,8 +3,8 @@
 An entry is one appended batch and one document. Each entry carries the running `Totals` of the log, so an append or a
 load needs only the last entry to know the state of the whole log.
 
-Values of a log never change once they are made, but for what a view notes on a message. The classes of which a load
-makes many are not frozen all the same: the constructor of a frozen dataclass takes five times as long.
+Values of a log do not change once they are created; only views set `EntryMessage.kept`. The classes of which a load
+creates many are not frozen, because the constructor of a frozen dataclass takes five times as long.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Over = Literal["", "answered", "finished", "stopped"]
 """Why a turn is over; "" if it is not."""
 
 Facts = Mapping[str, Any]
-"""The facts of an entry by the names of their kinds, see `log.facts`. A kind knows the type of its own."""
+"""The facts of an entry by the names of their kinds, see `log.facts`. Each kind defines the type of its facts."""
 NO_FACTS: Facts = {}
 
 _SHORT_ID = 12
-"""Maximum characters of an id that notes use. Instead of a UUID, about 20 tokens, they write ``m12``."""
+"""Maximum characters of an id in notes. For a longer one, such as a UUID with about 20 tokens, they have ``m12``."""
 ENTRY_BYTES = 500
 _MESSAGE_BYTES = 200
 """Stored size of an entry's totals, and of a message's fields other than its texts, approximately."""
@@ -40,7 +40,8 @@ NO_USAGE: Mapping[str, Usage] = {}
 RULES = 1
 """Version of the rules for derived fields: stubs, sizes, totals, look-up values.
 
-A change of a constant or a word of them takes a new number, so that entries of earlier versions are no damage.
+Any change of these rules, even of a constant or a word, takes a new number, so that `verify` does not report entries of
+earlier versions as damaged.
 """
 
 
@@ -58,9 +59,9 @@ class PayloadRef:
         shown: Number of leading characters that views of the finished turn show; always whole chunks.
         shown_digest: Digest of these characters; empty if no character or every one of the message is shown.
         is_edged: The shown characters consist of texts only, and the body keeps beginning and end of each.
-        identity: If the batch decided what is in the payload and what the body keeps of it, the digests that body and
-            payload have in any other batch; else empty.
-        child: The child whose payload it is, if its parent reads it; else "".
+        identity: The digests of body and payload as encoded independently of the batch, if the size of the batch made
+            them differ; else empty.
+        child: The child conversation that has the payload, if its parent reads it; else "".
     """
 
     token: str
@@ -96,28 +97,28 @@ class EntryMessage:
         tokens: Its size in full.
         view_tokens: Its size in the default view of a finished turn.
         content_digest: Digest of the content as a client sees it, see `log.comparison`.
-        turn: Ordinal of the question that it belongs to, its own if it is one; 0 for none. See `log.assignment`.
-        saw: For an AI message of a model the last ordinal that it was shown, else 0.
+        turn: Ordinal of the question that it belongs to, its own ordinal for a question, else 0; see `log.assignment`.
+        saw: For an AI message of a model the last ordinal that the model saw, else 0.
         calls: The `result_id` of each of its tool calls, in order.
-        answers: For a tool result the `result_id` of the call that it answers, "" if it answers none. For a message
-            that the tool added to its result that of the same call; "" for any other message.
+        answers: For a tool result, and for a message that a tool added to its result, the `result_id` of the call;
+            else "".
         tool: For a tool result the tool's name, "" if it is unknown.
         call: For a tool result the id of the call that it answers, "" if that cannot be looked up.
         arguments: For a tool result the beginning of its call's arguments as JSON, "" if its call is not known.
-        sources: For a tool result the ids of its sources as text, "" without sources.
+        sources: For a tool result the ids of its sources as text, or "".
         stub: The text that replaces it in views; None if it is shown as it is.
-        payload: Location of the parts outside the body; None without such parts.
+        payload: Location of the parts outside the body, if it has any.
         entry: Key of the entry that it was read from.
-        is_named: True for a tool result or a long message, which a note names once a view leaves it out.
-        stamp: For an AI message the stamp of the view that it answers, as `values.stamps` writes it; "" if there is
-            none, or it was not read.
+        is_named: True for a tool result or a long message: a note names it if a view leaves it out.
+        stamp: For an AI message the stamp of the view that it answers, as `values.stamps` writes it; "" if it was
+            appended without a stamp, or the stamp was not read.
         is_failed: True for a tool result that reports a failed call.
-        is_judged: True if `is_failed` is the word of the application, against its status and content.
+        is_judged: True if the application decided `is_failed`, against status and content of the result.
         is_paused: True for an AI message that its provider paused, see `messages.tool_calls.is_paused`.
         is_reasoning: True for an AI message that begins with reasoning.
         media: The sizes of its images, files and recordings, in order.
         is_estimate: True if the sizes were estimated for another token counter, without the payload.
-        kept: How a view showed it last, see `stored_message.KeptMessage`; None if none did.
+        kept: The form in which a view showed it last, see `stored_message.KeptMessage`; None before the first view.
     """
 
     ordinal: int
@@ -161,7 +162,7 @@ class EntryMessage:
 
     @property
     def keeps_content(self) -> bool:
-        """True if finished turns show its content: as it is, or with a suffix that names the sources of a result."""
+        """True if finished turns show its content, as it is or with a suffix that names the sources of a result."""
         return self.stub is None or self.stub.startswith("\n")
 
     @property
@@ -207,10 +208,10 @@ class EntrySource:
         message_id: The tool message that contains it.
         title: The beginning of its title.
         url: The beginning of its address.
-        place: Its place in its message's payload, or in `piece`.
+        place: Its position in its message's payload, or in `piece`.
         digest: Digest of its text.
         piece: The text that holds it, if the payload does not.
-        given: The number that the tool gave it, None if it gave none.
+        given: The number that the tool gave it, if any.
         earlier: The number under which the same text was shown before, None if it is new.
         is_plain: True if its item holds only its text, and title and address as shown in one line.
         is_shown: True if its tool showed the whole item, in JSON.
@@ -262,9 +263,9 @@ class Preview(NamedTuple):
 
 
 class StampedCall(NamedTuple):
-    """The last call of a model whose answer has a stamp: the answer's ordinal, the call's tokens and its budget.
+    """The last call of a model whose reply has a stamp: the reply's ordinal, and tokens and budget of its view.
 
-    The budget is 0 for no limit.
+    A budget of 0 means that the view had no limit.
     """
 
     ordinal: int
@@ -284,20 +285,20 @@ class Totals:
         counter: Name of the token counter that made `tokens` and `view_tokens`.
         usage: Sums of the models' own counts, by model.
         calls: Calls without a result: those of the turn in progress and a few older ones.
-        preview: Preview of the last message with text, None without such a message; `UNREAD` if it was not read.
+        preview: Preview of the last message with text, if there is one; `UNREAD` if it was not read.
         shown: The newest distinct sources: the lowest number of each by digest of its text. None if it was not read;
             the sources of the last entries have it.
         updated_at: When the entry was appended.
         whole_list: Number of the last rewind entry with a whole list of rewound ranges, 0 without such an entry.
         over: Why the newest turn is over: "answered", "finished" or "stopped"; "" if it is in progress.
         failed: Active tool results that report a failed call.
-        call: The last call of a model, active or rewound, whose answer has a stamp; None without one.
+        call: The last call of a model, active or rewound, whose reply has a stamp, if there is one.
         cut: Stop reason of the newest turn's last AI message, if it was cut off or refused; else "".
-        is_imported: True if an import wrote the last message, and nothing was recorded of its turn since.
-        branched: Ordinal of the newest question when an entry was last hidden, for another answer or question that is
-            not shown yet; 0 once all are shown, or were stopped with nothing to show. In the totals of a variant, as
-            the log had it when the variant began.
-        turn: Ordinal of the newest question, 0 without one.
+        is_imported: True if an import wrote the last message, and no event of a turn was recorded since.
+        branched: Ordinal of the newest question when an entry of an unfinished variant was last written; 0 once every
+            variant is shown or was stopped with nothing to show. In the totals of a variant, its value when the variant
+            began.
+        turn: Ordinal of the newest question, or 0.
         entries: Number of the entry.
         messages: Last ordinal.
         active: Active messages, which are those not rewound; only they count in the next three fields.
@@ -309,8 +310,8 @@ class Totals:
         sources_through: Highest source id in use or reserved.
         given_through: Highest source id that the store gave to a source without a number.
         shown_at: Number of the last entry with sources, 0 without such an entry.
-        link: Random number of the entry, 0 before the first one; the next entry names it as `after`. Entries with items
-            alone have that of the entry before them, so loads can skip them and still see that no other is missing.
+        link: Random number of the entry, 0 before the first one; the next entry has it as `after`. An entry with items
+            alone repeats the link of the entry before it, so loads can skip it and still detect a missing entry.
     """
 
     counter: str = ""
@@ -341,7 +342,7 @@ class Totals:
     link: int = 0
 
     def copy(self) -> Totals:
-        """Return equal totals; each append changes some, and `replace` takes twenty times as long."""
+        """Return a copy, to which each append makes changes; `replace` takes twenty times as long."""
         return Totals(*_VALUES_OF_TOTALS(self))
 
     @property
@@ -351,15 +352,15 @@ class Totals:
 
     @property
     def has_variant(self) -> bool:
-        """True if another answer, or another question, may not be shown yet, at the newest question or one before it.
+        """True if the newest question or an earlier one may have an unfinished variant.
 
-        Also after a rewind to an earlier question: the answer may be to that one.
+        It stays true after a rewind to an earlier question, because the variant may belong to that question.
         """
         return 0 < self.turn <= self.branched
 
     @property
     def state(self) -> State:
-        """What the newest turn is doing, or how it ended; see `ConversationInfo`."""
+        """State of the newest turn, see `ConversationInfo`; "" before the first question."""
         if not self.turn:
             return ""
         if self.has_variant:
@@ -371,7 +372,7 @@ class Totals:
 
     @property
     def ended(self) -> State:
-        """How the newest turn ended as it is shown, whoever wrote it; "open" if it did not."""
+        """How the newest turn ended, or "open"; variants and imports are not taken into account."""
         if self.over in ("", "stopped"):
             return self.over or "open"
         if self.cut:
@@ -389,13 +390,13 @@ class Entry:
     Attributes:
         first: Ordinal of its first message, or of the next one if it has none.
         at: When it was appended.
-        messages: Its messages in order; none in a rewind entry or a reservation of source ids.
+        messages: Its messages in order; empty in a rewind entry or a reservation of source ids.
         totals: Running totals of the log including this entry.
         after: The link of the entry before it, 0 for the first. A mismatch means that the log was restored from a
             backup under the process that wrote this entry.
         sources: Sources of its tool results.
-        facts: Whatever else it says, see `log.facts`; none for most entries.
-        rules: Version of the rules by which its derived fields were made; `verify` compares only those of this version.
+        facts: Everything else that it records, see `log.facts`; empty for most entries.
+        rules: Version of the rules for its derived fields; `verify` compares only fields of this version.
         size: Its approximate size in bytes, without its sources.
     """
 
@@ -424,7 +425,7 @@ class Entry:
 
     @property
     def has_only_items(self) -> bool:
-        """True for an entry that loads skip; never for the first one of a log."""
+        """True for an entry with items alone, which loads skip; False for the first entry of a log."""
         return 0 < self.after == self.totals.link
 
     @property

@@ -1,9 +1,9 @@
 """Recount the tokens of stored messages for a store with another token counter.
 
 Entries store sizes with the name of the counter that made them. Messages without a payload are counted. Payloads are
-not read: long texts are estimated from their beginning and end, media are counted by the sizes that entries store, and
-other parts that views do not show are scaled by the ratio of the shown ones. Views count the messages themselves where
-a size is an estimate.
+not read: long texts are estimated from their beginning and end, and media are counted by the sizes that entries store.
+Other parts that views do not show are scaled by the ratio of new and old sizes of the parts that views show. Where a
+size is an estimate, views count the message itself.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def _recounted(entry: Entry, codec: Codec, counter: NamedCounter) -> Entry:
 
 
 def _hidden_tokens(message: EntryMessage, ratio: float, counter: NamedCounter) -> int:
-    """Return the size of what views do not show of a message with a payload; of a user and of a model, its media."""
+    """Return the size of the parts of a message with a payload that views do not show.
+
+    For a human or AI message these are its media.
+    """
     figures = figures_of(counter)
     if figures is not None and message.media and message.type in SHORTENED:
         return figures.all_tokens(message.media, by_model=message.type == "ai")
@@ -75,7 +78,7 @@ def _shown_tokens(message: EntryMessage, codec: Codec, counter: NamedCounter) ->
 def _whole_tokens(
     message: EntryMessage, view_tokens: int, codec: Codec, counter: NamedCounter
 ) -> int:
-    """Return the size of a message without a payload in full, given that as views show it."""
+    """Return the full size of a message without a payload; `view_tokens` is its size as views show it."""
     whole = without_mark(read_message(codec, message))
     is_shown = message.stub is None and without_media(whole) is whole
     return view_tokens if is_shown else count(counter, whole)

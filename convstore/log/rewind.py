@@ -1,9 +1,9 @@
 """Rewind messages: they stay in the log, but leave views and listings.
 
-A rewind is stored as a rewind entry, which has no messages. It says which ranges of ordinals are no longer active, as
-the difference to a whole list that an earlier rewind entry has: ranges that are rewound as well, and ranges that are
-active again. Where the difference is large, the entry has a whole list of its own. So the size of an entry does not
-grow with the number of rewinds, and any change of the active messages is one entry.
+A rewind is stored as a rewind entry, which has no messages. It has the ranges of ordinals that are not active, as the
+difference to the whole list of an earlier rewind entry: ranges that are rewound in addition, and ranges that are active
+again. If the difference is large, the entry stores a new whole list. So the size of an entry does not grow with the
+number of rewinds, and any change of the active messages is one entry.
 
 The entries of a variant that is not active yet hide their own messages; see `log.branch`.
 
@@ -33,10 +33,10 @@ MAX_DIFFERENCE = 64
 """Number of ranges in the largest difference; a rewind that would exceed it stores a whole list."""
 
 _LONG = 16
-"""Successive entries without active messages that a read of successive entries leaves out."""
+"""Number of successive entries without active messages from which a read skips them."""
 
 SIZES = ("tokens", "view_tokens")
-"""The totals that a token counter made."""
+"""The totals that depend on the token counter."""
 
 COUNTS = ("active", "turns", "failed", *SIZES)
 """The totals that count active messages only."""
@@ -58,8 +58,8 @@ class Rewinds:
     Attributes:
         entry: Number of that entry, 0 if nothing was rewound.
         ranges: The rewound ranges.
-        undo: Number of the rewind that can be undone, 0 for none.
-        whole: Those as of the last whole list; None if these are.
+        undo: Number of the rewind that can be undone, or 0.
+        whole: The active messages as of the last entry with a whole list; None if `entry` has it.
     """
 
     entry: int = 0
@@ -88,14 +88,14 @@ class Rewinds:
         return Rewinds(entry.number, ranges, change.undo, None if is_whole else whole)
 
     def _needed(self, totals: Totals) -> list[int]:
-        """Return the numbers of the rewind entries that lead to the active messages as of some totals, in order."""
+        """Return the numbers of the rewind entries to apply for the active messages as of some totals, in order."""
         if totals.rewind_entry in (0, self.entry):
             return []
         known = (0, totals.rewind_entry, (self.whole or self).entry)
         return [*{totals.whole_list}.difference(known), totals.rewind_entry]
 
     def missing(self, totals: Totals, entries: Sequence[Entry] = ()) -> list[int]:
-        """Return the numbers of the entries, besides some, that a call of `at` needs; two at most."""
+        """Return the numbers of the entries that a call of `at` needs and that are not given; two at most."""
         found = {entry.number for entry in entries}
         return [number for number in self._needed(totals) if number not in found]
 
@@ -116,7 +116,7 @@ class Rewinds:
         return not has(self.ranges, ordinal)
 
     def last_active(self, ordinal: int) -> int:
-        """Return the last active ordinal up to one, 0 if no message is active."""
+        """Return the last active ordinal up to `ordinal`, or 0."""
         for range_ in reversed(self.through(ordinal)):
             if range_.last < ordinal:
                 break
@@ -124,7 +124,7 @@ class Rewinds:
         return ordinal
 
     def next_active(self, ordinal: int) -> int:
-        """Return the first ordinal from one on that was not rewound; it may be the next one of the log."""
+        """Return the first ordinal from `ordinal` on that was not rewound; it may be beyond the end of the log."""
         for range_ in self.ranges[max(0, bisect_right(self.ranges, ordinal, key=_first) - 1) :]:
             if range_.first <= ordinal <= range_.last:
                 ordinal = range_.last + 1
@@ -148,15 +148,15 @@ class Rewinds:
         return found.entry if found else number
 
     def read_from(self, number: int) -> int:
-        """Return the first entry from `number` on that is read, in a stretch or after it.
+        """Return the first entry from `number` on that a read needs.
 
-        Many entries that are all rewound are passed over. A few are read: they may say more of a turn than messages.
+        A read skips a long series of rewound entries. It does not skip a short one, as these entries may have events.
         """
         found = self._with_entry(number, at_least=_LONG)
         return found.until + 1 if found else number
 
     def stretch_from(self, start: int, end: int) -> int:
-        """Return the end, exclusive, of what to read from an entry on: `end`, or where many entries are all rewound."""
+        """Return the end, exclusive, of a read that begins at an entry: `end`, or a long series of rewound entries."""
         for range_ in self.ranges[bisect_right(self.ranges, start, key=_entry) :]:
             if range_.entry >= end:
                 break
@@ -165,7 +165,7 @@ class Rewinds:
         return end
 
     def stretch_before(self, end: int, start: int) -> int:
-        """Return the first entry of what to read before one: `start`, or where many entries before it are rewound."""
+        """Return the first entry of a read that ends before `end`: `start`, or one after a long rewound series."""
         for range_ in reversed(self.ranges[: bisect_right(self.ranges, end - 1, key=_entry)]):
             if range_.until < start:
                 break
@@ -181,7 +181,7 @@ class Rewinds:
         )
 
     def _with_entry(self, number: int, *, at_least: int = 0) -> RewoundRange | None:
-        """Return the range, of so many entries, of which an entry has messages only; None without such a range."""
+        """Return the range that covers an entry and at least so many more, if there is one."""
         index = bisect_right(self.ranges, number, key=_entry)
         found = self.ranges[index - 1] if index else None
         if found is None or found.until < number or found.until - found.entry < at_least:
@@ -189,9 +189,9 @@ class Rewinds:
         return found
 
     def event_of(self, entry: Entry) -> TurnEvent | None:
-        """Return what an entry records of a turn that is shown.
+        """Return the event of an entry, unless the event is hidden or was rewound.
 
-        An end of a turn, and an answer in the place of another, count until they are rewound; a decision stays.
+        A rewind also undoes ends of turns and changes of variants. It does not undo waits and decisions.
         """
         event = shown_event(entry)
         if event is None or event.is_of_call or not (event.over or event.variant):
@@ -204,7 +204,7 @@ class Rewinds:
 
     @staticmethod
     def brought_back(entry: Entry) -> Totals | None:
-        """Return the end of the log that an entry went back to; None if it changed no active messages."""
+        """Return the totals after an entry if it changed which messages are active, else None."""
         return entry.totals if entry.is_rewind else None
 
     def gaps(self, last: int) -> tuple[tuple[int, int], ...]:
@@ -216,9 +216,9 @@ class Rewinds:
         return tuple((range_.first, min(range_.last, last)) for range_ in self.through(last))
 
     def of(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Return entries as if their rewound messages had never been appended; their totals are those of the others.
+        """Return the entries without rewound messages and without ends of turns that were rewound.
 
-        So are ends of turns that were rewound; an entry of a variant keeps its event.
+        Totals count the other messages only. Entries of a variant keep their events.
         """
         is_whole = not self.ranges and not any(entry.facts for entry in entries)
         return entries if is_whole else [self._shown(entry) for entry in entries]
@@ -236,7 +236,7 @@ class Rewinds:
             return entry
         rewound = [message for message in entry.messages if not self.has(message.ordinal)]
         kept = tuple(message for message in entry.messages if self.has(message.ordinal))
-        if branch and not kept:  # its totals do not count its messages
+        if branch and not kept:  # the totals of a hidden entry do not count its messages
             return replace(entry, messages=())
         totals = continued(entry.totals, branch) if branch else entry.totals
         return replace(entry, messages=kept, totals=_less(totals, counts_of(rewound)))
@@ -246,7 +246,7 @@ NO_REWINDS = Rewinds()
 
 
 def counts_of(messages: Sequence[EntryMessage]) -> Counter[str]:
-    """Return what messages add to the totals of the active ones."""
+    """Return the counts that some messages add to the totals of active messages."""
     return Counter(
         active=len(messages),
         turns=sum(message.begins_turn for message in messages),
@@ -261,7 +261,7 @@ def _less(totals: Totals, counts: Mapping[str, int]) -> Totals:
 
 
 def continued(totals: Totals, point: Totals) -> Totals:
-    """Return totals with all that depends on which messages are active as of a point of the log."""
+    """Return totals with the fields that depend on active messages taken from those at a point of the log."""
     return replace(totals, **{name: getattr(point, name) for name in OF_ACTIVE})
 
 
@@ -282,7 +282,7 @@ def difference(ranges: Ranges, later: Ranges) -> tuple[Ranges, Ranges]:
 
 
 def _changed(ranges: Ranges, rewound: Ranges, restored: Ranges) -> Ranges:
-    """Return a list after a difference; a ValueError if its ranges are not in order then."""
+    """Apply a difference to a list of ranges; raise a ValueError if ranges overlap afterwards."""
     changed = [range_.first for range_ in (*rewound[:1], *restored[:1])]
     start = bisect_left(ranges, min(changed), key=_first) if changed else len(ranges)
     end = sorted([*rewound, *set(ranges[start:]).difference(restored)])
@@ -298,12 +298,12 @@ class Change(NamedTuple):
     """A change of the active messages.
 
     Attributes:
-        kept: The ranges before `first` that are rewound then.
-        first: The first message to rewind, with all after it; the next one of the log for none.
+        kept: The rewound ranges before `first`, as of the change.
+        first: The first message to rewind, with all later ones; the next ordinal of the log to rewind no message.
         entry: The first entry that contains only messages to rewind.
-        point: Totals with the counts of the messages that are active then.
-        undo: Number of the rewind that can be undone then; None for this one.
-        facts: What its entry says besides the ranges.
+        point: Totals with the counts of the messages that stay active.
+        undo: Number of the rewind that can be undone after the change; None for the change itself.
+        facts: Further facts of its entry.
     """
 
     kept: Ranges
@@ -317,7 +317,7 @@ class Change(NamedTuple):
 def rewind_entry(
     after: Totals, rewinds: Rewinds, change: Change, *, at: datetime, link: int
 ) -> Entry:
-    """Return the rewind entry of a change, given the totals of the log and the active messages before it."""
+    """Return the rewind entry of a change, given the totals and the active messages of the log before the change."""
     number = after.entries + 1
     ranges = joined(change.kept, RewoundRange(change.first, after.messages, change.entry, number))
     totals = replace(after, entries=number, updated_at=at, link=link)
@@ -332,7 +332,7 @@ def rewind_entry(
 
 
 def changed(entry: Entry, rewinds: Rewinds, ranges: Ranges, *, point: Totals, undo: int) -> Entry:
-    """Return an entry that also rewinds all messages in some ranges and no others, with the counts of a point."""
+    """Return an entry after which exactly the messages in `ranges` are rewound; `point` counts the other messages."""
     number = entry.number
     whole = rewinds.whole or rewinds
     rewound, restored = difference(whole.ranges, ranges)
@@ -350,7 +350,7 @@ def changed(entry: Entry, rewinds: Rewinds, ranges: Ranges, *, point: Totals, un
 
 
 def joined(rewound: Ranges, last: RewoundRange) -> Ranges:
-    """Append a range unless it is empty, merged with the one before if they touch."""
+    """Append a range to some ranges, merged with the last of them if they touch; an empty range is ignored."""
     if last.last < last.first:
         return rewound
     if rewound and rewound[-1].last == last.first - 1:

@@ -1,4 +1,4 @@
-"""Build the rows of a log: its active messages with the turn that each belongs to.
+"""Build the rows of a log: its active messages with their positions, sizes and turns.
 
 The view, the compaction plan and the readers of turns all work on these rows.
 """
@@ -35,7 +35,7 @@ class Row(NamedTuple):
         before: View tokens of the log before it, by the counter of the rows.
         turn: Number of the newest question; 0 before the first one.
         over: For the last row of a log, why the newest turn is over; "" if it is in progress.
-        ended: Ordinal of the question of a turn that an event ended after the row; 0 for most rows.
+        ended: Ordinal of the question whose turn an event ended directly after the row; 0 for most rows.
     """
 
     message: EntryMessage
@@ -52,13 +52,13 @@ def rows_of(
 ) -> list[Row]:
     """Return the messages of successive entries as rows.
 
-    Messages covered by a summary are left out; places, sizes and turns are then counted from its end.
+    Messages that a summary covers are left out; places, sizes and turns are then counted from the end of the summary.
 
     Args:
         entries: Entries in order, with active messages only. They must reach the end of the log, or begin where the
             rows begin.
         summary: The current summary.
-        through: View tokens of the log up to the last entry, if not those in its totals.
+        through: View tokens of the log up to the last entry; by default those in its totals.
     """
     last = summary.last if summary else 0
     covered, turns = (summary.active, summary.turns) if summary else (0, 0)
@@ -86,7 +86,7 @@ def rows_of(
 
 
 def marked(rows: list[Row], entries: Sequence[Entry]) -> list[Row]:
-    """Return the rows of a log that ends with some entries, marked with the ends of turns that these tell of."""
+    """Return the rows with `ended` and `over` set by the events and totals of entries at the end of the log."""
     if not rows or not entries:
         return rows
     for entry in entries:
@@ -106,21 +106,21 @@ def leading_system(rows: Sequence[Row]) -> list[Row]:
 
 
 def is_finished(rows: Sequence[Row]) -> bool:
-    """Return True if the newest turn is over: it has its answer, or an event ended it."""
+    """Return True if the newest turn is over: it was answered, or an event ended it."""
     return not rows or bool(rows[-1].over)
 
 
 def open_turn(rows: Sequence[Row]) -> str:
-    """Return the id of the first row of the turn in progress, its question as a rule; "" if the newest turn is over."""
+    """Return the id of the first row of the turn in progress, usually its question; "" if the newest turn is over."""
     if is_finished(rows) or len(leading_system(rows)) == len(rows):
         return ""
     return rows[bisect_left(rows, rows[-1].turn, key=_turn)].message.id
 
 
 def is_named(type_: str, view_tokens: int, tool: str) -> bool:
-    """Return True for a tool result, and for a human or AI message of at least a thousand tokens as it was stored.
+    """Return True if notes name a message: a tool result, or a human or AI message of at least 1,000 tokens.
 
-    Pages of the retrieval tool are not named: they only repeat what other messages have.
+    Pages of the retrieval tool are not named, because they only repeat parts of other messages.
     """
     if type_ == "tool":
         return tool != RETRIEVAL_TOOL
@@ -135,9 +135,9 @@ def is_hidden(message: EntryMessage, policy: HistoryPolicy) -> bool:
 
 
 def is_exempt(row: Row, policy: HistoryPolicy) -> bool:
-    """Return True if a policy shows a tool result, the message of a row, in full once its turn is finished."""
+    """Return True if a policy still shows the tool result of a row in full after its turn is finished."""
     message = row.message
-    # views of finished turns do not read a large part
+    # views of finished turns do not read the payload of a result that is too large for the entry
     is_split = message.payload is not None and message.stub is None
     return is_always_whole(row, policy) or (
         not message.sources and message.tokens <= STUB_MIN_TOKENS and not is_split
@@ -145,24 +145,24 @@ def is_exempt(row: Row, policy: HistoryPolicy) -> bool:
 
 
 def is_always_whole(row: Row, policy: HistoryPolicy) -> bool:
-    """Return True if a policy never shows a tool result as a stub, by its tool or for all tools."""
+    """Return True if a policy never shows a tool result as a stub, for all tools or for this one."""
     return policy.stub_tools == "never" or row.message.tool in policy.never_stub
 
 
 def results_in(entries: Sequence[Entry]) -> list[EntryMessage]:
-    """Return the tool results of entries; both are ordered newest first."""
+    """Return the tool results of entries, newest first; the entries must be newest first, too."""
     return [message for message in named_in(entries) if message.type == "tool"]
 
 
 def named_in(entries: Sequence[Entry]) -> list[EntryMessage]:
-    """Return the tool results and long messages of entries; both are ordered newest first."""
+    """Return the tool results and long messages of entries, newest first; the entries must be newest first, too."""
     return [
         message for entry in entries for message in reversed(entry.messages) if message.is_named
     ]
 
 
 def _newest_question(rows: Sequence[Row]) -> int:
-    """Return the ordinal of the newest question of a log that ends with some rows; 0 at the end of a variant."""
+    """Return the ordinal of the newest question of a log that ends with some rows; 0 if it ends in a hidden variant."""
     if not rows or BRANCH.of(rows[-1].entry):
         return 0
     return rows[-1].entry.totals.turn
@@ -174,9 +174,9 @@ def question_in_progress(rows: Sequence[Row]) -> int:
 
 
 def unread_results(rows: Sequence[Row], *, before: int | None = None) -> set[int]:
-    """Return the ordinals of the results that no model has read, but for those of turns that an event ended.
+    """Return the ordinals of the tool results that no model has read, except in turns that an event ended.
 
-    With `before` only messages before that ordinal count.
+    With `before` only messages before that ordinal are considered.
     """
     end = len(rows) if before is None else bisect_left(rows, before, key=_ordinal)
     question = _newest_question(rows) if before is None else 0
@@ -193,7 +193,7 @@ def unread_results(rows: Sequence[Row], *, before: int | None = None) -> set[int
 
 
 def _ended_turns(rows: Sequence[Row]) -> set[int]:
-    """Return the turns that an event ended, but for the newest one if it goes on."""
+    """Return the turns that an event ended; the newest one is left out if it is in progress again."""
     ended = {row.ended for row in rows if row.ended}
     if rows[-1].over:
         return ended
@@ -204,9 +204,9 @@ def _ended_turns(rows: Sequence[Row]) -> set[int]:
 
 
 def turn_begins(rows: Sequence[Row], begin: int = 0) -> list[int]:
-    """Return where turns begin among the rows from one on, which begins a turn or follows a summary.
+    """Return the indexes at which turns begin, from `begin` on, which is the first row of a turn or follows a summary.
 
-    Turns that interleave are one: a question does not begin a turn if a model goes on with an earlier turn after it.
+    Interleaved turns count as one: a question begins no turn here if a later AI message belongs to an earlier turn.
     """
     begins = [begin] if begin < len(rows) else []
     for index in range(begin + 1, len(rows)):
@@ -220,7 +220,7 @@ def turn_begins(rows: Sequence[Row], begin: int = 0) -> list[int]:
 
 
 def begins_turn(row: Row) -> bool:
-    """Return True if a message begins a turn: a question, or the first active message of the log."""
+    """Return True for a question, and for the first active message of the log."""
     return row.message.begins_turn or row.place == 1
 
 

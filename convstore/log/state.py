@@ -1,4 +1,4 @@
-"""Define the state of a conversation: what a load needs besides entries, and what never changes per append."""
+"""Define the state of a conversation: data that a load needs besides entries, and that an append does not change."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from convstore.log.summary import NamedResult, SummaryRecord, chain_of
 _Gaps = Callable[[int], tuple[tuple[int, int], ...]]
 
 
-class LeftOut(NamedTuple):
-    """A message that a note may name: its ordinal, and `EntryMessage.name`."""
+class NamedMessage(NamedTuple):
+    """A message that the note of a view may name: its ordinal, and `EntryMessage.name`."""
 
     ordinal: int
     name: NamedResult
 
 
 class ViewRecord(NamedTuple):
-    """Marks from which views under one policy leave out and shorten. The three marks only move forward.
+    """Marks that decide which messages the views of one policy leave out or shorten. They only move forward.
 
     Attributes:
         start: Ordinal of the first message of views; 1 for the log's first.
         short_through: Finished turns up to this ordinal are shortened.
         stubs_through: In the turn that contains this ordinal, steps up to it are condensed.
-        entry: Number of the entry that holds the first message.
+        entry: Number of the entry that contains the first message.
         link: Link of that entry, 0 if the start is the log's first message.
         moved_at: When a mark was last moved.
-        results: The newest named messages before the start, newest first; None if they were not kept.
-        gaps: Digest of the ranges without active messages before the start when `results` were kept.
-        after: The last ordinal that a summary covered then; `results` follow it.
+        results: The newest named messages before the start, newest first; None if they were not stored.
+        gaps: Digest of the ranges without active messages before the start at the time when `results` were stored.
+        after: The last ordinal that a summary covered at that time; `results` are later.
     """
 
     start: int = 1
@@ -42,13 +42,13 @@ class ViewRecord(NamedTuple):
     entry: int = 1
     link: int = 0
     moved_at: datetime = datetime.min.replace(tzinfo=UTC)
-    results: tuple[LeftOut, ...] | None = ()
+    results: tuple[NamedMessage, ...] | None = ()
     gaps: bytes = b""
     after: int = 0
 
     @property
     def marks(self) -> tuple[int, int, int]:
-        """The three marks, by which a view is decided."""
+        """The three marks that decide a view."""
         return self[:3]
 
 
@@ -69,7 +69,7 @@ class LeadingSystem:
     Attributes:
         messages: The messages.
         through: Ordinal of the first message after them.
-        gaps: The ranges without active messages up to it when this was stored.
+        gaps: The ranges without active messages up to `through` when the messages were stored.
         counter: Name of the token counter of their sizes.
     """
 
@@ -88,16 +88,17 @@ class State:
         at: When the state was inserted.
         revision: Counts the changes of the current summary.
         summary: The current summary.
-        newest: Token of the summary that was made last, "" without summaries.
-        aside: Tokens of the summaries that rewinds set aside, each the last one of its chain; undoing a rewind makes
+        newest: Token of the summary that was written last, or "".
+        aside: Tokens of the summaries that rewinds made invalid, each the last one of its chain; undoing a rewind makes
             one of them current again.
-        versions: The number of summaries made so far.
-        failures: Summaries that failed since the last successful one.
-        wait_until: After a failure, the time of the next try.
+        versions: The number of summaries written so far.
+        failures: Number of failed summaries since the last successful one.
+        wait_until: After a failure, the time of the next attempt.
         views: Records of views, by the key of the policy.
-        moves: How often any of them moved.
+        moves: Number of moves of all records.
         system: The leading system messages, None if they are unknown.
-        changes: In a restored state, the changes of the current summary: last entries and tokens.
+        changes: In a restored state, the changes of the current summary: the log's last entry at that time, and the
+            token.
     """
 
     conversation: str
@@ -118,7 +119,7 @@ class State:
 def system_of(
     rows: Sequence[Row], counter: str, gaps: _Gaps = lambda _: ()
 ) -> LeadingSystem | None:
-    """Return the leading system messages of a log, given its first rows; None if more may follow."""
+    """Return the leading system messages of a log, given its first rows; None if more of them may follow."""
     leading = leading_system(rows)
     if len(leading) == len(rows):
         return None
@@ -134,7 +135,7 @@ def restored(
     revision: int,
     at: datetime,
 ) -> State:
-    """Return the state of a conversation that lost it, from its stored summaries.
+    """Rebuild a lost state from the stored summaries of a conversation.
 
     Args:
         conversation: Id of the conversation.
@@ -148,7 +149,7 @@ def restored(
     newest = made[-1] if made else None
     current = max(fitting, key=lambda record: (record.last, record.version), default=None)
     changes = [(record.seen, record.token) for record in made]
-    if newest and current is not newest:  # a rewind or an undo came after it
+    if newest and current is not newest:  # a later rewind or undo changed the current summary
         changes.append((newest.seen, current.token if current else ""))
     return State(
         conversation,
@@ -169,9 +170,9 @@ def forked(
     tail: Totals,
     gaps: _Gaps,
 ) -> tuple[State, list[SummaryRecord]]:
-    """Return the state of a fork and its summaries, given those of the conversation, and the fork's last totals.
+    """Return state and summaries of a fork, given those of the conversation, and the fork's last totals.
 
-    It has no summary that covers more than its messages, and its views begin and look as theirs do.
+    Summaries that cover more than the fork's messages are left out. Views of the fork begin at the same messages.
     """
     kept = list[SummaryRecord]()
     for made in reversed(chain_of(records, state.newest, "previous")):
@@ -183,7 +184,7 @@ def forked(
                 )
             )
     starts = (*state.aside, state.summary.token if state.summary else "")
-    # not what was undone
+    # only summaries that are current or can become so again
     shown = {made.token for start in starts for made in chain_of(records, start, "parent")}
     own = restored(
         conversation,

@@ -34,16 +34,16 @@ from convstore.values.stamps import ViewStamp, read_stamp
 CONTENT_DIGEST_BYTES = 12
 """Length of a content digest; sufficient to distinguish the contents of any two messages."""
 _RUN_CHARACTERS = 2_000_000
-"""Characters of payloads that one command reads of successive messages, and at most one payload more."""
+"""Characters of payloads after which a run ends; one command reads the payloads of a run of successive messages."""
 
 
 def read_message(codec: Codec, message: EntryMessage, payload: str | None = None) -> BaseMessage:
-    """Return the message of an entry. Parts in an unread payload remain `PayloadRange` values.
+    """Return the message of an entry, verified. Parts in a payload that was not read remain `PayloadRange` values.
 
     Args:
         codec: Decodes the values.
         message: The stored message.
-        payload: Its whole payload, or the beginning that views show; None if it was not read.
+        payload: Its whole payload, or the part that views show; None if it was not read.
 
     Raises:
         CorruptDocumentError: The stored message is damaged; names the entry.
@@ -75,7 +75,7 @@ def stub_again(
     *,
     source_ids: Collection[int] = (),
 ) -> str | None:
-    """Return the stub of a stored tool result, made again from the whole message; see `stub_of`."""
+    """Recompute the stub of a stored tool result from the whole message; see `stub_of`."""
     text = text_of(appended.content)
     error = failure_in(getattr(appended, "status", "success"), text, parse_json(text))
     if message.is_judged:
@@ -99,7 +99,7 @@ def _no_payload(_start: int, _end: int) -> str:
 
 
 def stamp_of(conversation: str, message: EntryMessage) -> ViewStamp | None:
-    """Return the stamp of the view that an AI message answers, None if it was appended without one.
+    """Return the stamp of the view that an AI message answers, None if it was appended without a stamp.
 
     Raises:
         CorruptDocumentError: The stamp is damaged.
@@ -112,7 +112,7 @@ def stamp_of(conversation: str, message: EntryMessage) -> ViewStamp | None:
 
 @dataclass(slots=True)
 class Look:
-    """How a view shows a message; `tokens` is None if its size must be counted."""
+    """The form in which a view shows a message, and its size; `tokens` is None if the size has to be counted."""
 
     tokens: int | None
     has_placeholder: bool = False
@@ -126,12 +126,14 @@ Shown = tuple[BaseMessage, Look]
 
 @dataclass(slots=True, kw_only=True)
 class KeptMessage(Look):
-    """A verified message as a view showed it, kept for the next view; decoding it again is as fast as copying it.
+    """A verified message in the form of the last view, cached for the next one.
+
+    The cache has encoded fields, because decoding a message is as fast as copying it.
 
     Attributes:
-        showing: The decision that gave it its form.
-        options: The options of the policy that did.
-        body: Its encoded fields; None if they are those of the stored message, with its stub if `is_stub`.
+        showing: The view's decision on the message.
+        options: The policy options that determined the form.
+        body: The encoded fields; None if they equal those of the stored message, with its stub if `is_stub`.
     """
 
     showing: object
@@ -145,7 +147,7 @@ def shorten(codec: Codec, message: EntryMessage, payloads: Mapping[str, str]) ->
 
 
 def payload_runs(messages: Sequence[EntryMessage]) -> list[int]:
-    """Number the runs of successive messages, for each message with a payload; a long run is cut into several."""
+    """Return for each message with a payload the number of its run of successive messages; long runs are split."""
     runs = list[int]()
     run = 0
     room = _RUN_CHARACTERS
@@ -175,7 +177,7 @@ def payload_needed(
 class Form(NamedTuple):
     """The form in which one message is shown: in full, or as a policy shows messages of finished turns.
 
-    `arguments` says whether call arguments above `shorten_over` tokens are shortened, too.
+    `arguments` decides if call arguments above `shorten_over` tokens are shortened, too.
     """
 
     message: EntryMessage
@@ -219,7 +221,7 @@ class Form(NamedTuple):
         return final, Look(tokens, has_more, is_shortened=False)
 
     def _has_unread(self, payload: str | None, *, is_same: bool) -> bool:
-        """Return True if the message has more than a payload, as it was read, shows of it."""
+        """Return True if the message has content in a part of the payload that was not read."""
         ref = self.message.payload
         if ref is None or len(payload or "") >= ref.ends[-1]:
             return False

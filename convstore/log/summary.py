@@ -1,4 +1,4 @@
-"""Represent a stored summary: the range it covers, its validity, and the messages that show it.
+"""Represent a stored summary: the range that it covers, and the messages that show it.
 
 A summary covers all active messages from its first to its last ordinal. It becomes invalid when messages in that range
 are rewound or restored.
@@ -42,14 +42,14 @@ class SummaryRecord:
     Attributes:
         token: Its key.
         version: Number of the summary in the conversation, from 1.
-        parent: Token of the summary that it extends, "" for none.
-        previous: Token of the summary written before it, "" for none; differs from `parent` after an undo.
+        parent: Token of the summary that it extends, or "".
+        previous: Token of the summary written before it, or ""; differs from `parent` after an undo.
         first: First ordinal that it covers.
         last: Last ordinal that it covers.
         entry: Number of the entry with the last message that it covers.
         seen: Number of the log's last entry when it was written.
-        active: Active messages up to that message.
-        turns: Human messages among them.
+        active: Number of active messages up to that message.
+        turns: Number of questions among them.
         view_tokens: Their size in the default view.
         counter: Name of the token counter that measured them, "" if there were several.
         gaps: First and last ordinals of the ranges without active messages up to `last` when it was written.
@@ -59,7 +59,7 @@ class SummaryRecord:
         tokens_in: Size of the messages folded into it, including the previous summary.
         tokens_out: Size of the summary itself.
         at: Time of creation.
-        reason: Why it was made, as the end of a sentence.
+        reason: Why it was written, as the end of a sentence.
         results: The newest results that it covers, newest first, each with the ids of its sources as text.
         folded: All results that it adds to those of its parent, in order; only in its own document.
         place: Key and collection of the document that it was read from.
@@ -112,7 +112,11 @@ class SummaryRecord:
     def read(
         cls, written: str, *, folded: tuple[tuple[str, str], ...], place: tuple[str, str]
     ) -> SummaryRecord:
-        """Return the summary with these fields; a KeyError, TypeError or ValueError if they are damaged."""
+        """Return the summary with these fields.
+
+        Raises:
+            KeyError, TypeError, ValueError: The fields are damaged.
+        """
         values = json.loads(written)
         for name in ("gaps", "results"):
             values[name] = tuple([(first, other) for first, other in values[name]])
@@ -122,7 +126,11 @@ class SummaryRecord:
 
 
 def chain_of(found: Mapping[str, SummaryRecord], token: str, link: str) -> list[SummaryRecord]:
-    """Follow a link from one summary back, newest first, as far as summaries were found; links cannot form a circle."""
+    """Follow a link from one summary to earlier ones, as far as they were found; return the chain, newest first.
+
+    Raises:
+        CorruptDocumentError: A link leads to a later summary, so links could form a circle.
+    """
     chain: list[SummaryRecord] = []
     while record := found.get(token):
         if chain and record.version >= chain[-1].version:
@@ -134,7 +142,7 @@ def chain_of(found: Mapping[str, SummaryRecord], token: str, link: str) -> list[
 
 
 def is_summary(message: BaseMessage) -> bool:
-    """Return True if a message is marked as a summary; reliable only for messages that the store made."""
+    """Return True if a message is marked as a summary; reliable only for messages that the store created."""
     return kind_of(message) == "summary"
 
 
@@ -147,7 +155,7 @@ def summary_messages(
         record: The summary.
         codec: Decodes them.
         talk: For a view without tool messages, show a summary stored as a call and its result as an AI message.
-        hint: Say how to read the replaced messages, also after a summary that was stored as messages.
+        hint: Add how to read the replaced messages to a summary that was stored as messages, too.
 
     Raises:
         ValueError: The stored messages are damaged.
@@ -168,7 +176,7 @@ def summary_messages(
 
 
 def _add_hint(messages: list[BaseMessage], hint: str) -> None:
-    """Add to the last summary among some messages how to read the messages that it replaces."""
+    """Append a hint to the last summary among some messages."""
     for index in reversed(range(len(messages))):
         message = messages[index]
         if is_summary(message) and message.content:
@@ -196,7 +204,7 @@ def name_results(results: Sequence[tuple[str, str]]) -> str:
 
 
 def how_to_read(results: Sequence[tuple[str, str]]) -> str:
-    """Return the sentence by which notes and summaries say how to reach the messages that they replace.
+    """Return the sentence in notes and summaries that tells a model how to read the messages that they replace.
 
     >>> print(how_to_read([]))
     Call retrieve_previous_sources with find to search them, or with an id to read one.

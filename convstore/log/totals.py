@@ -38,7 +38,7 @@ MAX_SHOWN = 200
 """Number of the newest distinct sources among which a repeated text is recognised."""
 
 SHOWN_ENTRIES = 60
-"""Number of the last entries whose sources a process reads that does not know the log."""
+"""Number of the last entries whose sources a process reads if it has no tail in its cache."""
 
 _MAX_OPEN_CALLS = 200
 _MAX_LATE_CALLS = 20
@@ -65,9 +65,9 @@ def totals_after(
     at: datetime,
     facts: Facts = NO_FACTS,
 ) -> Totals:
-    """Return the totals after some messages, each as stored and as appended, and facts; sources are not counted.
+    """Return the totals after some messages, given in stored and in decoded form, and after facts.
 
-    They may be the first ones of an entry.
+    The messages may be only the first ones of an entry. Sources are not counted.
     """
     running = RunningTotals(before, before.sources_through)
     for message, appended in messages:
@@ -87,7 +87,7 @@ class ShownSources:
         self.numbers = dict(numbers)
 
     def add(self, digest: bytes, number: int) -> int | None:
-        """Add a source; return the number that its text was first shown under, None if it is new."""
+        """Add a source; return the number under which its text was first shown, None if the text is new."""
         shown = self.numbers
         earlier = self.numbers.pop(digest, None)
         shown[digest] = number if earlier is None else earlier
@@ -97,7 +97,7 @@ class ShownSources:
 
 
 class OpenCalls:
-    """Calls without a result, which give names to results without one; answered as `pair` does it."""
+    """Calls without a result; a result is matched with its call by the same rules as in `pair`."""
 
     def __init__(self, calls: Sequence[OpenCall]) -> None:
         self._calls: dict[str, list[OpenCall]] = {}
@@ -105,7 +105,7 @@ class OpenCalls:
             self._calls.setdefault(call.id, []).append(call)
 
     def begin_turn(self) -> None:
-        """Drop the oldest calls, which are hardly ever answered in a later turn."""
+        """Drop all but the newest calls: a result rarely comes in a later turn."""
         self._calls = dict(list(self._calls.items())[-_MAX_LATE_CALLS:])
 
     def open(self, message: BaseMessage, calls: Sequence[Call], turn: int) -> tuple[str, ...]:
@@ -121,18 +121,18 @@ class OpenCalls:
                 )
             )
         for pending in reversed(opened):
-            # every following entry would store the long id
+            # the totals of every following entry would store a long id
             if len(pending.id) <= _CALL_ID_CHARACTERS:
                 self._calls.setdefault(pending.id, []).append(pending)
         return tuple([call.result for call in opened])
 
     def answer(self, result: ToolMessage, turn: int | None = None) -> OpenCall | None:
-        """Remove and return the call that a result answers, None if there is none; of its turn, if that is known."""
+        """Remove and return the call that a result answers, if there is one; only of `turn`, if that is given."""
         calls = self._calls.get(result.tool_call_id, [])
         candidates = [call for call in calls if turn in (None, call.turn)]
         if not candidates:
             return None
-        # Of several calls with one id the one that the result was made for, else the last.
+        # Of several calls with one id the result answers the call that its own id names, else the last one.
         made_for = answered_by(str(result.id))
         call = next((call for call in candidates if call.result == made_for), candidates[-1])
         calls.remove(call)
@@ -146,12 +146,12 @@ class OpenCalls:
         return tuple(calls[-_MAX_OPEN_CALLS:])
 
 
-class Followed(NamedTuple):
-    """A message as the log takes it.
+class MessageLinks(NamedTuple):
+    """The links of a message to its turn and between calls and results.
 
     Attributes:
-        call: The call that a tool result answers, with an empty `result` if there is none.
-        turn: Its turn.
+        call: The call that a tool result answers; its `result` is empty if the log does not have the call.
+        turn: The turn of the message.
         results: The `result_id` of each of its calls, in order.
     """
 
@@ -187,7 +187,7 @@ class RunningTotals:
         self._now = self.after.copy()
 
     def add_size(self, message: EntryMessage) -> None:
-        """Count a stored message and its tokens, and note the call that its stamp describes."""
+        """Count a stored message and its tokens, and keep the sizes in its stamp."""
         now = self._now
         now.messages += 1
         now.active += 1
@@ -209,7 +209,7 @@ class RunningTotals:
     ) -> Totals:
         """Return the totals of an entry that ends here, by default with the counter of the log before it.
 
-        It ends the fold: the totals are those that it kept.
+        This ends the fold: no message may be added afterwards, because the totals are not copied.
         """
         event = EVENT.among(facts)
         if event and event.question == self._assignment.turn:
@@ -232,7 +232,7 @@ class RunningTotals:
         return now
 
     def _is_imported(self, facts: Facts) -> bool:
-        """Return True if an import wrote the entry, or the one before if this one says nothing of a turn."""
+        """Return True if an import wrote the entry, or wrote the last message and this one has no message or event."""
         if IMPORTED.name in facts:
             return True
         is_alone = self._now.messages == self.after.messages
@@ -240,15 +240,16 @@ class RunningTotals:
 
     @property
     def turn(self) -> int:
-        """Ordinal of the newest question so far, 0 without one."""
+        """Ordinal of the newest question so far, or 0."""
         return self._assignment.turn
 
     def follow(
         self, message: BaseMessage, ordinal: int, *, turn: int | None, is_added: bool = False
-    ) -> Followed:
-        """Count a message and its calls.
+    ) -> MessageLinks:
+        """Assign a message to its turn, match calls and results, and count its usage.
 
-        Its turn is the one given, if any; see `log.assignment`. A tool added it to its result if `is_added`.
+        `turn` is the turn that the writer names, None to apply the rules of `log.assignment`. With `is_added` a tool
+        added the message to its result.
         """
         answered = self._calls.answer(message, turn) if isinstance(message, ToolMessage) else None
         if turn is None:
@@ -268,8 +269,8 @@ class RunningTotals:
             self._add_usage(message, usage)
         self._now.preview = preview_of(message) or self._now.preview
         if not isinstance(message, ToolMessage):
-            return Followed(_NO_CALL, turn, results)
-        return Followed(answered or OpenCall(message.tool_call_id, "", ""), turn)
+            return MessageLinks(_NO_CALL, turn, results)
+        return MessageLinks(answered or OpenCall(message.tool_call_id, "", ""), turn)
 
     def _add_usage(self, message: BaseMessage, usage: Usage) -> None:
         model = model_of(message)[:_MODEL_CHARACTERS] or "unknown"
@@ -280,7 +281,7 @@ class RunningTotals:
 
 
 def _arguments(message: BaseMessage, call: Call) -> str:
-    """Return the beginning of a call's arguments as JSON, "" if the call is not in the message's list of calls."""
+    """Return the beginning of a call's arguments as JSON; "" if the message's list of valid calls lacks the call."""
     calls = message.tool_calls if isinstance(message, AIMessage) else []
     if call.position < len(calls):
         return text_of(calls[call.position]["args"])[:_ARGUMENT_CHARACTERS]
@@ -288,9 +289,9 @@ def _arguments(message: BaseMessage, call: Call) -> str:
 
 
 def _cut_reason(message: BaseMessage) -> str:
-    """Return the stop reason of a reply that was cut off or refused, "" for any other.
+    """Return the stop reason of a reply that was cut off or refused, else "".
 
-    A message built without validation may hold anything.
+    The metadata of a message that was built without validation may have any type.
     """
     metadata: object = message.response_metadata
     reason = cut_reason(metadata)[:_REASON_CHARACTERS] if isinstance(metadata, dict) else ""
@@ -317,7 +318,7 @@ def preview_of(message: BaseMessage) -> Preview | None:
 
 
 def numbers_after(before: Totals, entry: Entry, sources: Sequence[EntrySource]) -> tuple[int, int]:
-    """Return the highest source id in use, and the highest that the store gave, after sources of an entry."""
+    """Return the highest source id in use, and the highest that the store gave, after the sources of an entry."""
     through = max([before.sources_through, *(source.id for source in sources)])
     given = max([before.given_through, *(source.id for source in sources if not source.kept)])
     reserved = 0 if entry.messages else entry.totals.sources_through

@@ -1,7 +1,7 @@
 """Read one turn of the log with its messages decoded.
 
-A worker that takes a turn over, and one that repeats a request, know from it what is left to do. Everything that is
-judged of the turn comes from its fold, see `log.turns`; the record has the messages and the calls for it.
+A worker that takes over a turn or repeats a request finds here which calls are open and what the answer is. The state
+of the turn comes from its fold, see `log.turns`; the record adds the messages and the calls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from convstore.messages.turn_calls import turn_calls
 from convstore.values.turns import Decision, Pause, TurnCall
 
 _NOT_ASKED = sys.maxsize
-"""Stands for the ordinal of a question that is not in the log yet: no message belongs to its turn."""
+"""Placeholder for the ordinal of a question that the log does not have yet: no message belongs to its turn."""
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class TurnRecord:
     """A turn of the log with its messages.
 
     Attributes:
-        fold: What the log says of the turn.
+        fold: The state of the turn.
         messages: Its messages in order, the question first.
         ordinals: Ordinals of its messages, by their ids.
     """
@@ -40,17 +40,17 @@ class TurnRecord:
 
     @classmethod
     def of(cls, turn_id: str, question: int) -> TurnRecord:
-        """Return a record without messages; `question` is the ordinal of the turn's question, 0 if it has none."""
+        """Return a record without messages; `question` is the ordinal of the turn's question, or 0."""
         return cls(LoggedTurn(question, turn_id))
 
     @classmethod
     def to_be_asked(cls, turn_id: str) -> TurnRecord:
-        """Return the record of a turn whose question is not in the log yet; `add` finds it."""
+        """Return the record of a turn whose question is not in the log yet; `add` sets it."""
         return cls.of(turn_id, _NOT_ASKED)
 
     @classmethod
     def read(cls, fold: LoggedTurn, messages: Iterable[BaseMessage]) -> TurnRecord:
-        """Return the record of a turn that was folded, with its messages, decoded."""
+        """Return the record of a turn from its fold and its decoded messages."""
         record = cls(fold)
         for item, message in zip(fold.messages, messages, strict=True):
             record._add(item, message)
@@ -62,7 +62,7 @@ class TurnRecord:
         messages: Iterable[BaseMessage],
         event: TurnEvent | None = None,
     ) -> None:
-        """Add what an entry has: its messages, stored and decoded, and its event. Costs what the entry has."""
+        """Add an entry: its messages, stored and decoded, and its event. The time depends only on the entry's size."""
         new = list(stored)
         for item, message in zip(new, messages, strict=True):
             if item.id == self.turn_id and item.begins_turn:
@@ -81,7 +81,7 @@ class TurnRecord:
 
     @property
     def turn_id(self) -> str:
-        """Id of its question."""
+        """Id of the turn's question."""
         return self.fold.turn_id
 
     @property
@@ -101,24 +101,24 @@ class TurnRecord:
 
     @property
     def is_finished(self) -> bool:
-        """True if it has its answer, was finished or stopped, or a later turn has begun."""
+        """True if the turn was answered, finished or stopped, or if a later turn has begun."""
         return bool(self.fold.over)
 
     @property
     def is_waiting(self) -> bool:
-        """True if all that is left to do is what a person has to decide."""
+        """True if the turn waits for a person's decision and has no other open call."""
         return self.fold.is_waiting
 
     @property
     def answer(self) -> AIMessage | None:
-        """Its answer: the last AI message, if that has no calls and was not paused by its provider."""
+        """The answer: the last AI message, if that has no calls and was not paused by its provider."""
         stored = self.fold.answer
         message = self._bodies.get(stored.ordinal) if stored else None
         return message if isinstance(message, AIMessage) else None
 
     @property
     def open_calls(self) -> list[TurnCall]:
-        """The calls without a result that may be run, in order, as they were decided."""
+        """The calls without a result that may be run, in order, with the decisions on them."""
         return [self._decided(call) for call in self.fold.open_calls]
 
     @property
@@ -134,17 +134,17 @@ class TurnRecord:
 
     @property
     def without_result(self) -> list[TurnCall]:
-        """All calls without a result, in order, whatever became of the turn."""
+        """All calls without a result, in order, even if the turn is over."""
         return [self._call(call) for call in self.fold.without_result]
 
     @property
     def paused(self) -> list[tuple[TurnCall, Pause]]:
-        """The calls that a graph's interrupt is about, as they were decided, in order; see `LoggedTurn.paused`."""
+        """The calls of a graph's interrupt with the decisions on them, in order; see `LoggedTurn.paused`."""
         waiting = self.fold.waiting
         return [(self._decided(call), waiting[call.result_id]) for call in self.fold.paused]
 
     def reviewed(self, message_id: str) -> list[tuple[TurnCall, Pause]]:
-        """Return the calls of an AI message that an agent asked a person about, as they were decided, in order."""
+        """Return the calls of an AI message that wait or waited for a person, with the decisions on them, in order."""
         waiting = self.fold.waiting
         return [
             (self._decided(call), waiting[result_id])
@@ -153,13 +153,13 @@ class TurnRecord:
         ]
 
     def result(self, result_id: str) -> ToolMessage | None:
-        """Return the result of a call by the call's `result_id`, None if it has none."""
+        """Return the result of the call with a `result_id`, None if it has no result."""
         stored = self.fold.results.get(result_id)
         message = self._bodies.get(stored.ordinal) if stored else None
         return message if isinstance(message, ToolMessage) else None
 
     def find_call(self, call_id: str) -> TurnCall | None:
-        """Return the newest call with an id, or the one whose result has it; None if no call has it."""
+        """Return the newest call with an id or a `result_id`; None if no call has it."""
         for call in reversed(self._calls.values()):
             if call_id in (call.id, call.result_id):
                 return call
@@ -173,7 +173,7 @@ class TurnRecord:
         return self._calls[logged.result_id]
 
     def _decided(self, logged: LoggedCall) -> TurnCall:
-        """Return a call with what a person decided about it, and the arguments of that decision."""
+        """Return a call with the person's decision on it, if there is one, and the arguments of that decision."""
         call = self._call(logged)
         decision = self.fold.decisions.get(logged.result_id)
         if decision is None:

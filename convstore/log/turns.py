@@ -1,7 +1,7 @@
-"""Judge a turn: which calls are open, which wait for a person, what its answer is, and whether and why it is over.
+"""Compute the state of a turn: open calls, calls that wait for a person, the answer, and if and why it is over.
 
-One fold over the columns of a turn's messages and its events. Nothing else judges, and no body is read. `add` costs
-what it is given; every property is ready, or costs what is open.
+The state is a fold over the columns of a turn's messages and its events. It is computed only here, and no body is read.
+The time of `add` depends on its arguments; that of a property on the number of open calls at most.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from convstore.values.turns import Decision, OverBy, Pause
 
 
 class LoggedCall(NamedTuple):
-    """A call as the log has it.
+    """A call in the log.
 
     Attributes:
-        result_id: The `result_id` by which it is known.
+        result_id: The `result_id` that identifies it.
         message: The AI message that made it.
         position: Its index among the calls of that message.
     """
@@ -34,17 +34,17 @@ class LoggedCall(NamedTuple):
 
 @dataclass(slots=True)
 class LoggedTurn:
-    """One turn as the log has it, folded entry by entry from its question on.
+    """The state of one turn, folded entry by entry from its question on.
 
     Attributes:
         question: Ordinal of its question.
         turn_id: Id of its question.
         messages: Its messages, in order, the question first.
         calls: Its calls by their result ids, in order.
-        results: The results that its calls have, by the same ids.
-        waiting: How calls wait for a person, decided or not, by the same ids.
-        decisions: What was decided about calls, by the same ids.
-        is_superseded: A later question was asked.
+        results: The results of its calls, by the same ids.
+        waiting: The pauses of calls that wait or waited for a person, by the same ids.
+        decisions: The persons' decisions on calls, by the same ids.
+        is_superseded: True if a later question was asked.
     """
 
     question: int
@@ -56,11 +56,11 @@ class LoggedTurn:
     decisions: dict[str, Decision] = field(default_factory=dict)
     is_superseded: bool = False
     _open: dict[str, LoggedCall] = field(default_factory=dict)
-    _said: EntryMessage | None = None
+    _last_reply: EntryMessage | None = None
     _ended: Over = ""
 
     def add(self, messages: Iterable[EntryMessage], event: TurnEvent | None = None) -> None:
-        """Add what an entry has, of this turn and of others."""
+        """Add the messages and the event of an entry, which may belong to this turn or to others."""
         for message in messages:
             if message.turn == self.question:
                 self._add(message)
@@ -74,19 +74,19 @@ class LoggedTurn:
         for position, made in enumerate(message.calls):
             self.calls[made] = self._open[made] = LoggedCall(made, message, position)
         if message.is_reply:
-            self._said = message
+            self._last_reply = message
         if message.type == "tool" and (answered := self._answered(message)):
             del self._open[answered]
             self.results[answered] = message
 
     def _answered(self, result: EntryMessage) -> str:
-        """Return the `result_id` of the open call that a result answers, "" if there is none."""
+        """Return the `result_id` of the open call that a result answers, or ""."""
         known = result.answers or answered_by(result.id)
         if known in self._open:
             return known
         if result.answers or not result.call:
             return ""
-        # One of more calls than the totals keep: it was not found at append.
+        # The totals have a limited number of open calls, so the call may not have been found at append.
         for message in dict.fromkeys(call.message.id for call in reversed(self._open.values())):
             for position in count():
                 made = result_id(message, result.call, position)
@@ -104,8 +104,8 @@ class LoggedTurn:
         elif event.over:
             self._ended = event.over
 
-    def settle(self, tail: Totals) -> None:
-        """Take over from the end of the log if a later turn has begun, and if the turn goes on after all."""
+    def apply_tail(self, tail: Totals) -> None:
+        """Update the state from the end of the log: a later question may have been rewound, or an end of the turn."""
         self.is_superseded = tail.turn > self.question
         if tail.turn == self.question:
             self._ended = tail.over if tail.is_ended else ""
@@ -113,17 +113,17 @@ class LoggedTurn:
     @property
     def answer(self) -> EntryMessage | None:
         """The last AI message of a model if it has no calls and was not paused by its provider."""
-        said = self._said
-        return said if said is not None and said.is_answer else None
+        reply = self._last_reply
+        return reply if reply is not None and reply.is_answer else None
 
     @property
     def is_ended(self) -> bool:
-        """True if an event ended it: it was finished or stopped."""
+        """True if an event ended the turn: it was finished or stopped."""
         return bool(self._ended)
 
     @property
     def over(self) -> OverBy:
-        """Why it is over, "" if it is in progress. What an event ended stays as it is."""
+        """Why the turn is over, "" if it is in progress. The end by an event comes before all other reasons."""
         if self._ended:
             return self._ended
         if self.answer is not None:
@@ -134,7 +134,8 @@ class LoggedTurn:
     def open_calls(self) -> list[LoggedCall]:
         """The calls without a result that may be run, in order.
 
-        Calls that a person refused are left out, and those of a message while an interrupt about all its calls waits.
+        Calls that a person refused are left out. So are all calls of a message while an interrupt that is about all of
+        them waits.
         """
         if self.over:
             return []
@@ -161,7 +162,7 @@ class LoggedTurn:
 
     @property
     def is_waiting(self) -> bool:
-        """True if all that is left to do is what a person has to decide."""
+        """True if the turn waits for a person's decision and has no other open call."""
         return bool(self.undecided) and not self.open_calls
 
     @property
@@ -171,14 +172,14 @@ class LoggedTurn:
 
     @property
     def paused(self) -> list[LoggedCall]:
-        """The calls of the last step that a graph's interrupt is about, in order.
+        """The calls of the last step that belong to a graph's interrupt, in order; empty once the turn is over.
 
-        Empty once the turn is over. Calls of an interrupt that was resumed are left out: one of them was approved and
-        has its result.
+        Calls of an interrupt that was resumed are left out. It was resumed if one of its calls was approved and has its
+        result.
         """
-        if self._said is None:
+        if self._last_reply is None:
             return []
-        asked = [self.calls[id_] for id_ in self._said.calls if id_ in self.waiting]
+        asked = [self.calls[id_] for id_ in self._last_reply.calls if id_ in self.waiting]
         over = {""}
         for call in asked:
             if not self.is_unrun(call.result_id):
@@ -186,7 +187,7 @@ class LoggedTurn:
         return [call for call in asked if self.waiting[call.result_id].interrupt not in over]
 
     def is_unrun(self, result_id: str) -> bool:
-        """Return True if a call was not run: it has no result, or the one that a decision gave."""
+        """Return True if a call was not run: it has no result, or a decision gave the result."""
         if self.over:
             return False
         decision = self.decisions.get(result_id)
@@ -198,7 +199,7 @@ class LoggedTurn:
 
     @property
     def without_result(self) -> list[LoggedCall]:
-        """All calls without a result, in order, whatever became of the turn."""
+        """All calls without a result, in order, even if the turn is over."""
         return list(self._open.values())
 
     def _waits(self, call: LoggedCall) -> bool:
@@ -210,12 +211,12 @@ class LoggedTurn:
 
 
 def turns_before(entry: Entry) -> set[int]:
-    """Return the turns that an entry says something of and that are not the newest one where it stands."""
+    """Return the turns of an entry's messages and event, without the turn that is the newest one at that entry."""
     return turns_in(entry) - {0, own_totals(entry).turn}
 
 
 def turns_in(entry: Entry) -> set[int]:
-    """Return the turns that an entry says something of, 0 for messages of no turn."""
+    """Return the turns of an entry's messages and event; 0 stands for messages that belong to no turn."""
     found = {message.turn for message in entry.messages}
     if event := EVENT.of(entry):
         found.add(event.question)
@@ -223,17 +224,17 @@ def turns_in(entry: Entry) -> set[int]:
 
 
 def unread(messages: Sequence[EntryMessage], *, question: int = 0) -> set[int]:
-    """Return the ordinals of the human messages and results at the end of a log that no model has read.
+    """Return the ordinals of the human messages and tool results at the end of a log that no model has read.
 
-    A message is read by an AI message of its own turn, or of a later one, whose model was shown it.
+    A message is read if the model of an AI message of its own turn, or of a later turn, was shown the message.
 
     Args:
         messages: Active messages up to the end of the log, in order.
-        question: The newest question among them, if it is known; then the search ends early.
+        question: Ordinal of the newest question among them, if it is known; then the search ends early.
     """
     found = set[int]()
-    newest = -1  # the newest turn whose model was shown what precedes
-    # what models of newer turns saw, if not all of it, and their turns
+    newest = -1  # the newest turn whose model was shown all earlier messages
+    # last ordinals that other models saw, which were not shown all earlier messages, and their turns
     late = list[tuple[int, int]]()
     for message in reversed(messages):
         if message.ordinal < newest or (question and newest >= question):

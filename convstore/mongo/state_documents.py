@@ -12,7 +12,7 @@ import bson
 
 from convstore.log.entry import Entry
 from convstore.log.rows import rows_of
-from convstore.log.state import LeadingSystem, LeftOut, Move, State, ViewRecord, system_of
+from convstore.log.state import LeadingSystem, Move, NamedMessage, State, ViewRecord, system_of
 from convstore.log.summary import SummaryRecord
 from convstore.messages.encoding import DIGEST_BYTES
 from convstore.mongo.bson_values import (
@@ -131,7 +131,7 @@ def record_from(key: str, value: Mapping[str, Any]) -> ViewRecord:
         raise ValueError("a record of views does not match its digest")
     moved_at = utc(document.pop("moved_at"))
     results = tuple(
-        LeftOut(row[0], (from_stored(row[1]), from_stored(row[2])))
+        NamedMessage(row[0], (from_stored(row[1]), from_stored(row[2])))
         for row in document.pop("results")
     )
     return ViewRecord(**document, moved_at=moved_at, results=results)

@@ -86,7 +86,7 @@ class StoredTurn:
     def judge(self, log: Snapshot, later: Parts) -> None:
         """Find its messages and fold them, given all parts of it that follow a later question."""
         self._fold(log, later)
-        self.logged.settle(log.tail)
+        self.logged.apply_tail(log.tail)
         shown = {message.ordinal: message for message in self.logged.messages}
         for part in self.range.values():
             shown |= {
@@ -105,7 +105,7 @@ class StoredTurn:
             self.logged.add(active, log.active.event_of(entry) if self.question else None)
             end = log.active.brought_back(entry)
             if end is not None and self.question:
-                self.logged.settle(end)
+                self.logged.apply_tail(end)
 
     def judge_everything(
         self, log: Snapshot, later: Parts, without: Sequence[EntryMessage]
@@ -119,7 +119,7 @@ class StoredTurn:
         self._fold(log if is_active else Snapshot(log.cached, log.tail), later)
         if is_active and not self.question:
             self.logged.add(without)
-        self.logged.settle(log.tail)
+        self.logged.apply_tail(log.tail)
         self.logged.is_superseded = self.logged.is_superseded or not is_active
         self.messages = self._own()
 

@@ -203,7 +203,7 @@ class Watcher:
         if sent.log is None and log.active.has_long_gap(record.fold.question, log.tail.messages):
             for event in await self._reader.events_in_gaps(log, record.turn_id, sent.variants):
                 record.fold.add((), event)
-        record.fold.settle(log.tail)
+        record.fold.apply_tail(log.tail)
         places = {place for place, _ in sent.variants}
         if lease and not lease.is_for(record.turn_id, ""):
             places.add(lease.turn)

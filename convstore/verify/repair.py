@@ -104,7 +104,7 @@ class Repairer:
             made = self._reservation(copy.tail, through + _ROOM)
             await self.ends.reader.log.insert(target, [made])
             copy.add(made)
-        await self.copies.move_annotations(source, target, copy.places, since=_EVER)
+        await self.copies.move_annotations(source, target, copy.ordinals, since=_EVER)
         return Repaired(target, copy.tail, copy.matched)
 
     async def replace(self, head: Document, made: Repaired) -> bool:
@@ -181,7 +181,7 @@ class Repairer:
                 async for entry in self._entries(target, entry_id(target, copy.tail.entries)):
                     copy.add(entry)
                 await self._follow(source, target, copy, batch)
-        await self.copies.move_annotations(source, target, copy.places, since=since)
+        await self.copies.move_annotations(source, target, copy.ordinals, since=since)
 
     async def _follow(
         self, source: str, target: str, copy: LogCopy, entries: Sequence[Entry]

@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.log.entry import EntryMessage
 from convstore.log.rows import Row, leading_system
-from convstore.log.state import LeftOut
+from convstore.log.state import NamedMessage
 from convstore.log.stored_message import Look, Shown
 from convstore.log.summary import SummaryRecord
 from convstore.messages.provenance import mark
@@ -45,11 +45,11 @@ class ActiveRows:
     summary: SummaryRecord | None = None
     summary_messages: Sequence[BaseMessage] = ()
     system: tuple[EntryMessage, ...] | None = None
-    earlier_results: tuple[LeftOut, ...] | None = None
+    earlier_results: tuple[NamedMessage, ...] | None = None
     kept_notes: dict[tuple[int, ...], Shown] = field(default_factory=dict)
     _named: tuple[Sequence[Row], list[int]] = field(default=((), []), repr=False, compare=False)
 
-    def results_before(self, index: int, left: Sequence[range] = ()) -> tuple[LeftOut, ...]:
+    def results_before(self, index: int, left: Sequence[range] = ()) -> tuple[NamedMessage, ...]:
         """Return the newest named messages before a row and in left-out later steps, newest first."""
         if self._named[0] is not self.rows:
             self._named = (
@@ -62,7 +62,9 @@ class ActiveRows:
             at for step in reversed(left) for at in reversed(step) if self.rows[at].message.is_named
         ]
         places += reversed(named[max(0, end - NOTE_RESULTS) : end])
-        own = [LeftOut(self.rows[at].message.ordinal, self.rows[at].message.name) for at in places]
+        own = [
+            NamedMessage(self.rows[at].message.ordinal, self.rows[at].message.name) for at in places
+        ]
         return (*own, *(self.earlier_results or ()))[:NOTE_RESULTS]
 
     def turns_before(self, index: int) -> int:

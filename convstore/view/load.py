@@ -23,7 +23,7 @@ from convstore.log.rows import (
     open_turn,
     rows_of,
 )
-from convstore.log.state import NO_RECORD, LeftOut, State, ViewRecord, system_of
+from convstore.log.state import NO_RECORD, NamedMessage, State, ViewRecord, system_of
 from convstore.messages.encoding import digest_of
 from convstore.messages.media_sizes import request_length
 from convstore.mongo.keys import entry_id
@@ -250,7 +250,7 @@ class Load(ActiveRows):
         """True if the results listed in the record may differ from those before its start."""
         return self.record.start > 1 and self.is_confirmed and not self._still_holds(self.record)
 
-    def named(self, results: Sequence[Entry]) -> tuple[LeftOut, ...]:
+    def named(self, results: Sequence[Entry]) -> tuple[NamedMessage, ...]:
         """Return the names of the newest results before the rows, from entries in the order newest first.
 
         Results that the summary covers are left out, as the summary names them. An entry may have results before the
@@ -259,7 +259,9 @@ class Load(ActiveRows):
         first = self.rows[0].message.ordinal
         covered = self._covered
         found = (message for message in named_in(results) if covered < message.ordinal < first)
-        return tuple(LeftOut(message.ordinal, message.name) for message in found)[:NOTE_RESULTS]
+        return tuple(NamedMessage(message.ordinal, message.name) for message in found)[
+            :NOTE_RESULTS
+        ]
 
     async def take_snapshot(self, log: Snapshot) -> None:
         """Set which messages are active, and use the summary if it fits them."""

@@ -70,7 +70,7 @@ class Log:
         turn = LoggedTurn(self.questions[turn_id], turn_id)
         for entry in self.entries:
             turn.add(entry.messages, EVENT.of(entry))
-        turn.settle(self.entries[-1].totals)
+        turn.apply_tail(self.entries[-1].totals)
         return turn
 
 
@@ -397,9 +397,9 @@ def test_the_end_of_the_log_settles_how_a_turn_ended() -> None:
     tail = log.entries[-1].totals
     assert turn.over == "finished"
     for over in ("", "stopped"):
-        turn.settle(replace(tail, over=over))
+        turn.apply_tail(replace(tail, over=over))
         assert turn.over == over
-    turn.settle(replace(tail, over="", turn=9))
+    turn.apply_tail(replace(tail, over="", turn=9))
     assert (turn.over, turn.is_superseded) == ("stopped", True)
 
 
@@ -410,5 +410,5 @@ def test_a_turn_goes_on_once_a_later_question_was_rewound() -> None:
     log.append(HumanMessage("Seals?", id="later"))
     turn = log.turn("q")
     assert turn.over == "superseded"
-    turn.settle(log.entries[0].totals)
+    turn.apply_tail(log.entries[0].totals)
     assert [call.result_id for call in turn.open_calls] == [result_id("c1", "a")]

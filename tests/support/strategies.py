@@ -29,7 +29,7 @@ from convstore.append.batch import prepare
 from convstore.append.compose import compose
 from convstore.log.entry import Entry, PayloadRef, Totals
 from convstore.log.rows import leading_system, rows_of
-from convstore.log.state import LeftOut
+from convstore.log.state import NamedMessage
 from convstore.messages.tokens import TokenCounter, approximate_tokens, named
 from convstore.messages.values import Codec
 from convstore.values.policy import HistoryPolicy
@@ -356,7 +356,7 @@ class PureLog:
         everything, rows = rows_of(self.entries), rows_of(self.entries[since - 1 :])
         earlier = everything[: len(everything) - len(rows)]
         names = [
-            LeftOut(row.message.ordinal, row.message.name)
+            NamedMessage(row.message.ordinal, row.message.name)
             for row in reversed(earlier)
             if row.message.is_named
         ]

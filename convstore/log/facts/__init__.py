@@ -1,5 +1,4 @@
-"""The facts of entries: whatever an entry holds besides messages, sources and totals.
+"""The facts of entries: everything that an entry records besides messages, sources and totals.
 
-Each kind is one module, which has the value, its stored form, its look-up values, and its checks. `table` has all of
-them.
+Each kind is one module with its value, stored form, look-up values and checks. `table` registers all kinds.
 """

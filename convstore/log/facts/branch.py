@@ -1,7 +1,7 @@
 """The totals that a hidden variant continues; see `log.branch`.
 
-An entry of a variant that is not active yet hides its messages. Its own totals are those of the log without it; this
-fact has the totals of the log with it.
+An entry of a variant that is not active yet hides its messages. The entry's totals are those of the log without the
+variant; this fact has the totals of the log with the variant.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from convstore.log.facts.kind import FactKind
 
 
 class BranchKind(FactKind[Totals]):
-    """The totals that entries of hidden variants continue."""
+    """Kind of fact: the totals that entries of hidden variants continue."""
 
     name = "branch"
     shape = Totals
@@ -23,11 +23,11 @@ class BranchKind(FactKind[Totals]):
     is_copied = False
 
     def encode(self, value: Totals, entry: Entry) -> Any:
-        """Return them as they are."""
+        """Return the totals unchanged; storage encodes them."""
         return value
 
     def decode(self, stored: Any, number: int) -> Totals:
-        """Return the totals that `encode` was given."""
+        """Return the totals unchanged."""
         totals: Totals = stored
         return totals
 
@@ -36,9 +36,9 @@ BRANCH = BranchKind()
 
 
 def shown_event(entry: Entry) -> TurnEvent | None:
-    """Return what an entry records of a turn as views show it; of a hidden variant only what is said of its calls.
+    """Return the event of an entry as views show it; of a hidden variant only events of calls.
 
-    The variant may be shown by now. If it is not, no view has these calls.
+    Those stay visible because a later entry may have made the variant active. If none did, no view has these calls.
     """
     event = EVENT.of(entry)
     is_hidden = event is not None and not event.is_of_call and BRANCH.of(entry) is not None
@@ -46,5 +46,5 @@ def shown_event(entry: Entry) -> TurnEvent | None:
 
 
 def own_totals(entry: Entry) -> Totals:
-    """Return the totals that the entry after it continues, in its variant if it is of a hidden one."""
+    """Return the totals that the next entry continues; for an entry of a hidden variant, the next of that variant."""
     return BRANCH.of(entry) or entry.totals

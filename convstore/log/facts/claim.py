@@ -1,6 +1,6 @@
-"""Source ids that the tools of a child, a sub-agent's conversation, gave.
+"""Claims of source ids that the tools of a child, a sub-agent's conversation, gave.
 
-They are claimed in the outermost conversation around it, because no index keeps those of several conversations apart.
+They are stored in the root conversation of the child, because no index keeps the ids of several conversations unique.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Claim(NamedTuple):
 
     Attributes:
         by: The conversation of the child.
-        ids: The source ids, which no other conversation of the family may use then.
+        ids: The source ids; no other conversation of the same root may use them.
     """
 
     by: str
@@ -24,7 +24,7 @@ class Claim(NamedTuple):
 
 
 class ClaimKind(FactKind[Claim]):
-    """Claims of source ids."""
+    """Kind of fact: claims of source ids."""
 
     name = "claim"
 

@@ -1,4 +1,4 @@
-"""Define what an entry records of a turn besides messages."""
+"""Define the event of a turn that an entry records besides messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from convstore.log.entry import Entry, Over
-from convstore.log.facts.kind import FactKind, Key, LogCopy, digest_key
+from convstore.log.facts.kind import CopyPositions, FactKind, Key, digest_key
 
 _ENDS: Mapping[str, Over] = {"finish": "finished", "stop": "stopped"}
 
@@ -16,12 +16,12 @@ class TurnEvent(NamedTuple):
     """Event of a turn that an entry records besides messages.
 
     Attributes:
-        kind: "fence", which only moves the end of the log; "wait", "decide", "finish" or "stop"; "begin" or "append"
-            for a variant.
+        kind: "fence", which only adds an entry so that older tails are refused; "wait", "decide", "finish" or "stop";
+            "begin" or "append" for a variant.
         turn: Id of the turn's question.
         call: For "wait" and "decide" the `result_id` of the call.
         values: For "decide" the decision, for "begin" the place, as JSON.
-        first_turn: For an entry of a variant the id of the turn that stood first at its place.
+        first_turn: For an entry of a variant the id of the first turn at its place.
         variant: Id of the variant.
         question: Ordinal of the turn's question; 0 if the log does not have it yet.
     """
@@ -36,7 +36,7 @@ class TurnEvent(NamedTuple):
 
     @property
     def is_of_call(self) -> bool:
-        """True if it says how a call waits for a person, or what was decided about it."""
+        """True if it records that a call waits for a person, or the person's decision."""
         return self.kind in ("wait", "decide")
 
     @property
@@ -46,12 +46,12 @@ class TurnEvent(NamedTuple):
 
 
 def events_of(turn_id: str) -> bytes:
-    """Return the key by which the entries are found that say how calls of a turn wait, or what was decided."""
+    """Return the key of the entries with events of a turn's calls: waits and decisions."""
     return digest_key("events", turn_id)
 
 
 def of_variant(place: str, variant: str) -> bytes:
-    """Return the key by which the entries are found that a variant consists of."""
+    """Return the key of the entries of a variant."""
     return digest_key("variant", place, variant)
 
 
@@ -60,7 +60,7 @@ class EventKind(FactKind[TurnEvent]):
 
     name = "event"
     is_loaded = True
-    # neither an end of the turn nor a decision is in a fork that is cut before it
+    # a fork that is cut in the entry has neither the end of the turn nor the decision
     is_forked = False
 
     def restored(self, archived: Any) -> TurnEvent:
@@ -68,24 +68,25 @@ class EventKind(FactKind[TurnEvent]):
         return TurnEvent(*archived)
 
     def keys(self, value: TurnEvent, entry: Entry) -> Iterable[Key]:
-        """Return the key of the variant that it belongs to, or of a turn with a call that waits or was decided."""
+        """Return the key of its variant, else for an event of a call the key of the turn."""
         if value.variant:
             return [of_variant(value.first_turn, value.variant)]
         return [events_of(value.turn)] if value.is_of_call else []
 
-    def moved(self, value: TurnEvent, entry: Entry, copy: LogCopy) -> TurnEvent | None:
-        """Return it as a copy records it; without its variant if the copy cannot show that.
+    def moved(self, value: TurnEvent, entry: Entry, copy: CopyPositions) -> TurnEvent | None:
+        """Return the event with the ordinals of the copy; without its variant if the copy cannot show the variant.
 
-        Its beginning or its question is lost, or the entry that made the messages before it active.
+        It cannot if the variant's first entry or question is lost, or the entry that made the messages before it
+        active.
         """
-        event = value._replace(question=copy.places.get(value.question, 0))
+        event = value._replace(question=copy.ordinals.get(value.question, 0))
         if not event.variant:
             return event
         if event.kind == "begin":
             return _moved_beginning(event, copy)
         if (event.first_turn, event.variant) in copy.variants:
             return event
-        if event.kind == "append":  # its question still names the place
+        if event.kind == "append":  # the first turn still identifies the place
             return event._replace(kind="fence", variant="")
         return event._replace(first_turn="", variant="")
 
@@ -93,9 +94,9 @@ class EventKind(FactKind[TurnEvent]):
 EVENT = EventKind()
 
 
-def _moved_beginning(event: TurnEvent, copy: LogCopy) -> TurnEvent | None:
-    """Return what the first entry of a variant records; None if the copy cannot show it."""
-    place = copy.place_before(json.loads(event.values)[0])
+def _moved_beginning(event: TurnEvent, copy: CopyPositions) -> TurnEvent | None:
+    """Return the event of a variant's first entry for a copy; None if the copy cannot show the variant."""
+    place = copy.ordinal_before(json.loads(event.values)[0])
     is_question_lost = event.turn != event.variant and not event.question
     is_hidden = place > 0 and not copy.is_active(place)
     if is_question_lost or is_hidden:

@@ -1,6 +1,6 @@
-"""Record that an import wrote an entry, so that what was open in its source does not count as broken off here.
+"""Record that an import wrote an entry, so that a turn that was open in its source is not listed as broken off here.
 
-An archive of another convstore says so of the entries that its own log had imported, and of no other.
+An archive keeps the mark only for entries that the exported log itself had imported.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Items of the log that are no messages: which of them are active, and their data, verified by its digest.
+"""Items of the application in the log: which of them are active, and their data, verified by its digest.
 
-An item stands after a message, the last active one when it was appended, and is active as long as that message is. A
-rewind to an item also stores a cut: an item without id and kind that names a place in the log. It removes the items
-and cuts from there on that follow the same message. Undoing a rewind cuts what was appended since.
+An item follows the message that was the last active one when the item was appended, and is active while that message
+is active. A rewind to an item also stores a cut: an item without id and kind that names a position in the log. A cut
+removes the items and cuts at that position and later that follow the same message. Undoing a rewind stores cuts for the
+items that were appended since the rewind.
 """
 
 from __future__ import annotations
@@ -13,26 +14,26 @@ from typing import Any, NamedTuple
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import Entry, PayloadRef
-from convstore.log.facts.kind import FactKind, Key, LogCopy
+from convstore.log.facts.kind import CopyPositions, FactKind, Key
 from convstore.log.rewind import Rewinds
 from convstore.messages.encoding import DIGEST_BYTES, digest_of
 from convstore.messages.values import Codec
 from convstore.values.log_records import StoredItem
 
-Place = tuple[int, int]
+ItemPosition = tuple[int, int]
 """Number of an entry, and index among its items."""
 
 
 @dataclass(slots=True)
 class EntryItem:
-    """An item of an entry that is no message, or a cut, which removes items before it.
+    """An item of an entry, or a cut, which removes earlier items.
 
     Attributes:
         id: Its id; "" for a cut.
         kind: Its kind; "" for a cut.
         after: Ordinal of the message that it follows, 0 at the beginning.
         body: Its encoded data; "" if the payload holds it.
-        digest: Digest of all that.
+        digest: Digest of id, kind and data.
         payload: Location of its data outside the entry.
         cut: For a cut, number of the entry and index among its items of the first item that it removes.
     """
@@ -43,15 +44,15 @@ class EntryItem:
     body: str = ""
     digest: bytes = b""
     payload: PayloadRef | None = None
-    cut: Place | None = None
+    cut: ItemPosition | None = None
 
 
 class ItemRow(NamedTuple):
-    """An item with its entry and its place in the log."""
+    """An item with its entry and its position in the log."""
 
     item: EntryItem
     entry: Entry
-    place: Place
+    place: ItemPosition
 
 
 def item_rows(entries: Iterable[Entry]) -> list[ItemRow]:
@@ -66,7 +67,7 @@ def item_rows(entries: Iterable[Entry]) -> list[ItemRow]:
 def active_items(rows: Sequence[ItemRow], rewinds: Rewinds) -> list[ItemRow]:
     """Return the active items, given all items and cuts of a log, in the order of their messages."""
     kept = list[ItemRow]()
-    cuts = dict[int, Place]()
+    cuts = dict[int, ItemPosition]()
     for row in reversed(rows):
         item = row.item
         if not rewinds.has(item.after) or row.place >= cuts.get(
@@ -85,12 +86,12 @@ def without_cuts(rows: Sequence[ItemRow]) -> list[ItemRow]:
     return sorted([row for row in rows if not row.item.cut], key=_position)
 
 
-def _position(row: ItemRow) -> tuple[int, Place]:
+def _position(row: ItemRow) -> tuple[int, ItemPosition]:
     return row.item.after, row.place
 
 
 def item_digest(id_: str, kind: str, text: str) -> bytes:
-    """Return the digest of an item with its encoded data."""
+    """Return the digest of an item with its encoded data `text`."""
     return digest_of("\n".join([id_, kind, text]))
 
 
@@ -98,7 +99,7 @@ def read_log_item(codec: Codec, row: ItemRow, payload: str | None, *, key: str) 
     """Return an item as it was appended, given its payload if it has one, and the key of its entry.
 
     Raises:
-        CorruptDocumentError: It is damaged; names the entry.
+        CorruptDocumentError: The item is damaged; names the entry.
     """
     item = row.item
     text = row.item.body if payload is None else payload
@@ -114,12 +115,12 @@ def read_log_item(codec: Codec, row: ItemRow, payload: str | None, *, key: str) 
 
 
 def items_after(ordinal: int) -> str:
-    """Return the look-up value of entries with items after a message; it sorts as the ordinal does."""
+    """Return the look-up value of entries with items after a message; look-up values sort by the ordinal."""
     return f"items {ordinal:016d}"
 
 
 def item_name(id_: str) -> str:
-    """Return the look-up value of the entry that has an item."""
+    """Return the look-up value of the entry with an item."""
     return f"item {id_}"
 
 
@@ -136,13 +137,13 @@ _SHAPE = [_ITEM]
 
 
 class ItemsKind(FactKind[tuple[EntryItem, ...]]):
-    """Items that are no messages, and cuts; only reads of items and of whole entries have them."""
+    """Kind of fact: items of the application, and cuts; only reads of items and of whole entries load them."""
 
     name = "items"
     shape = _SHAPE
 
     def encode(self, value: tuple[EntryItem, ...], entry: Entry) -> Any:
-        """Return a list of them."""
+        """Return the list of the items' stored forms."""
         return [_encoded(item) for item in value]
 
     def decode(self, stored: Any, number: int) -> tuple[EntryItem, ...]:
@@ -153,7 +154,7 @@ class ItemsKind(FactKind[tuple[EntryItem, ...]]):
         return items
 
     def keys(self, value: tuple[EntryItem, ...], entry: Entry) -> Iterable[Key]:
-        """Return the messages that they follow, and their ids."""
+        """Return look-up values for the messages that the items follow, and for their ids."""
         places = dict.fromkeys(items_after(item.after) for item in value)
         return [*places, *(item_name(item.id) for item in value if item.id)]
 
@@ -164,9 +165,9 @@ class ItemsKind(FactKind[tuple[EntryItem, ...]]):
         return tuple(item for item in value if item.after < before)
 
     def moved(
-        self, value: tuple[EntryItem, ...], entry: Entry, copy: LogCopy
+        self, value: tuple[EntryItem, ...], entry: Entry, copy: CopyPositions
     ) -> tuple[EntryItem, ...]:
-        """Return the items and cuts with their places in the copy, without items that it has."""
+        """Return the items and cuts with their positions in the copy, without items that the copy has."""
         return tuple(_moved(value, copy))
 
     def payloads(self, value: tuple[EntryItem, ...]) -> Iterable[tuple[str, PayloadRef]]:
@@ -215,9 +216,9 @@ def _decoded(stored: Mapping[str, Any]) -> EntryItem:
     return item
 
 
-def _moved(items: Iterable[EntryItem], copy: LogCopy) -> Iterator[EntryItem]:
+def _moved(items: Iterable[EntryItem], copy: CopyPositions) -> Iterator[EntryItem]:
     for item in items:
-        after = copy.place_before(item.after)
+        after = copy.ordinal_before(item.after)
         if item.cut:
             if place := copy.item_from(item.cut):
                 yield replace(item, after=after, cut=place)
@@ -226,10 +227,10 @@ def _moved(items: Iterable[EntryItem], copy: LogCopy) -> Iterator[EntryItem]:
 
 
 def _problem(row: ItemRow, payload: str | None, codec: Codec) -> str:
-    """Return the problem of an item or a cut, "" if it is sound."""
+    """Return the problem of an item or a cut, or ""."""
     item = row.item
     if item.after > row.entry.last or (item.cut or (0, 0)) >= row.place:
-        return "an item or a cut of it has a place that the log does not have"
+        return "an item or a cut of it has a position that the log does not have"
     try:
         if not item.cut:
             read_log_item(codec, row, payload, key="")

@@ -1,8 +1,8 @@
 """The ranges of messages that an entry rewinds; see `log.rewind`.
 
 They are stored as a compressed list with a checksum, 2 to 5 bytes for each range: ``[entry number, number to undo,
-number of the rewind before it, ranges, restored ranges]``. Ranges follow each other, with the distance of each to the
-one before, its size, and the same of its entries.
+number of the rewind before it, ranges, restored ranges]``. Each range is stored as the distance of its first ordinal to
+the end of the range before it, its size, and the same two numbers for its entries.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RewoundRange(NamedTuple):
         first: First ordinal.
         last: Last ordinal.
         entry: First of the entries that contain rewound messages only.
-        until: Last of these entries; lower than `entry` if there are none.
+        until: Last of these entries; lower than `entry` if there is no such entry.
     """
 
     first: int
@@ -39,10 +39,10 @@ class Rewound(NamedTuple):
     """The messages that are rewound as of an entry.
 
     Attributes:
-        ranges: The ranges that are rewound, besides those of the last whole list.
+        ranges: The rewound ranges that the last whole list does not have.
         restored: The ranges of that list that are active again.
-        undo: Number of the rewind that can be undone, 0 for none.
-        previous: Number of the rewind entry before it, 0 for none.
+        undo: Number of the rewind that can be undone, or 0.
+        previous: Number of the rewind entry before it, or 0.
     """
 
     ranges: tuple[RewoundRange, ...] = ()
@@ -57,12 +57,12 @@ class Rewound(NamedTuple):
 
 
 class RewoundKind(FactKind[Rewound]):
-    """Ranges of messages that are rewound; the totals of an entry say if it must have them."""
+    """Kind of fact: ranges of rewound messages; every entry with `Entry.is_rewind` has one."""
 
     name = "rewound"
     shape = bytes
     is_loaded = True
-    is_forked = False  # `append.forker` says what is rewound in the fork
+    is_forked = False  # `append.forker` writes the ranges of the fork
     is_copied = False
 
     def encode(self, value: Rewound, entry: Entry) -> Any:
@@ -72,7 +72,7 @@ class RewoundKind(FactKind[Rewound]):
         return compress_bytes(json.dumps(written, separators=(",", ":")).encode())
 
     def decode(self, stored: Any, number: int) -> Rewound:
-        """Return the ranges that `encode` wrote; a ValueError if they are of another entry."""
+        """Return the ranges that `encode` wrote; raise a ValueError if they belong to another entry."""
         text = decompress_bytes(stored, maximum=_MAXIMUM)
         written, undo, previous, ranges, restored = json.loads(text)
         if written != number:

@@ -1,8 +1,8 @@
 """Record which variant of a turn is active at its place in the log.
 
-A place is named by the turn that stood there first. Each entry that changes the variant shown there records it, with
-the variant that left. So two look-ups answer all readers: the variant shown there, and the last entry that took a
-variant away. The log as of the entry before that is the one to which the variant comes back.
+A place is identified by the first turn there. Each entry that changes the variant shown at a place records the new and
+the previous variant. So readers need two look-ups: the last entry that changed the place, and the last entry that hid a
+certain variant. Activating that variant restores the log as of the entry before the latter.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any, NamedTuple
 from convstore.log.entry import Entry
 from convstore.log.facts.branch import BRANCH
 from convstore.log.facts.event import EVENT
-from convstore.log.facts.kind import FactKind, Key, LogCopy, digest_key
+from convstore.log.facts.kind import CopyPositions, FactKind, Key, digest_key
 
 _MAX_UNFINISHED = 20
 
 
 class ShownVariant(NamedTuple):
-    """A variant that was finished, or shown.
+    """A finished variant, or the question that is shown at a place without an answer.
 
     Attributes:
-        turn: Id of its question; that of the question that stands alone, if no variant is shown; "" without one.
-        variant: Its id, "" for none.
-        number: Its number at its place, from 1, in the order in which they were finished; 0 for none.
+        turn: Id of the question; "" if no question is shown.
+        variant: Id of the variant; "" if the question is shown alone.
+        number: Number of the variant at its place, from 1, in the order of finishing; 0 if the question is alone.
     """
 
     turn: str = ""
@@ -36,14 +36,14 @@ NOTHING = ShownVariant()
 
 
 class Standing(NamedTuple):
-    """Variant that is active at a place as of an entry that changed it, or that began a variant there.
+    """The variants of a place, as of an entry that changed the variant shown there or began a variant.
 
     Attributes:
-        place: Id of the turn that stood there first.
-        shown: The variant that is shown there.
-        left: The variant that the entry took away; `NOTHING` if it changed nothing.
+        place: Id of the first turn there.
+        shown: The variant that is shown.
+        left: The variant that the entry hid; `NOTHING` if it did not change the variant shown.
         variants: Number of variants of the place.
-        unfinished: Ids of the newest variants that were begun there and never shown, oldest first.
+        unfinished: Ids of the newest variants that began there and were never shown, oldest first.
         began: When the variant that the entry finished began, as ISO 8601; else "".
     """
 
@@ -55,24 +55,24 @@ class Standing(NamedTuple):
     began: str = ""
 
     def begun(self, variant: str) -> Standing:
-        """Return it after a variant was begun, which is not shown yet."""
+        """Return the state after a variant began, which is not shown yet."""
         unfinished = (*self.unfinished, variant)[-_MAX_UNFINISHED:]
         return self._replace(left=NOTHING, unfinished=unfinished, began="")
 
     def finished(self, turn: str, variant: str, *, began: str) -> Standing:
-        """Return it after a variant was finished, which is shown from now on."""
+        """Return the state after a variant was finished, which is shown from now on."""
         number = self.variants + 1
         unfinished = tuple(id_ for id_ in self.unfinished if id_ != variant)
         new = ShownVariant(turn, variant, number)
         return Standing(self.place, new, self.shown, number, unfinished, began)
 
     def changed(self, shown: ShownVariant) -> Standing:
-        """Return it after something else was shown that stood there before."""
+        """Return the state after an earlier variant or question became the one shown."""
         return self._replace(shown=shown, left=self.shown, began="")
 
 
 def first_standing(place: str) -> Standing:
-    """Return the variant shown at a place at which nothing has changed yet.
+    """Return the state of a place before its first change: the turn itself is the only variant.
 
     >>> first_standing("q1").finished("q1", "click", began="").changed(ShownVariant("q1", "q1", 1)).left.number
     2
@@ -81,17 +81,17 @@ def first_standing(place: str) -> Standing:
 
 
 def at_place(place: str) -> bytes:
-    """Return the key of the entries that changed a place."""
+    """Return the key of the entries with a `Standing` of a place."""
     return digest_key("place", place)
 
 
 def left_place(place: str, variant: str) -> bytes:
-    """Return the key by which the entries are found that took a variant away."""
+    """Return the key of the entries that hid a variant."""
     return digest_key("left", place, variant)
 
 
 def numbered(place: str, number: int) -> bytes:
-    """Return the key by which the entry is found that finished a variant; the first variant has no such entry."""
+    """Return the key of the entry that finished the variant with a number; the first variant has no such entry."""
     return digest_key("number", place, number)
 
 
@@ -105,9 +105,9 @@ def finishes_variant(entry: Entry) -> bool:
 
 
 def branched_after(entry: Entry, without: int) -> int:
-    """Return `Totals.branched` of an entry that changes which messages are active; `without` if nothing is unfinished.
+    """Return `Totals.branched` for an entry that changes the active messages; `without` if no variant is unfinished.
 
-    Nothing is if it shows no turn at a place, or a turn at a place at which every variant that was begun was shown.
+    A variant is unfinished if the entry shows a turn at a place where a variant began that was never shown.
     """
     standing = STANDING.of(entry)
     if standing and standing.shown.turn and standing.unfinished:
@@ -123,13 +123,13 @@ class StandingKind(FactKind[Standing]):
     is_forked = False  # `append.forker` finds the variant that is shown there in the fork
 
     def restored(self, archived: Any) -> Standing:
-        """Return what its fields say."""
+        """Return the value with these fields."""
         place, shown, left, variants, unfinished, began = archived
         here = ShownVariant(*shown)
         return Standing(place, here, ShownVariant(*left), variants, tuple(unfinished), began)
 
     def keys(self, value: Standing, entry: Entry) -> Iterable[Key]:
-        """Return the keys of its place, of the variant that left it, and of the one that the entry finished."""
+        """Return the keys of its place, of the variant that was hidden, and of the variant that the entry finished."""
         place = value.place
         shown = value.shown
         left = value.left
@@ -140,8 +140,8 @@ class StandingKind(FactKind[Standing]):
             keys.append(numbered(place, shown.number))
         return keys
 
-    def moved(self, value: Standing, entry: Entry, copy: LogCopy) -> Standing | None:
-        """Return it with the variant that it takes away in the copy, which is the one shown there.
+    def moved(self, value: Standing, entry: Entry, copy: CopyPositions) -> Standing | None:
+        """Return the value with the variant that the copy shows as the one that it hides.
 
         An earlier entry that changed the place may be lost.
         """

@@ -1,4 +1,4 @@
-"""The table of all kinds of facts, and what is done with all facts of an entry."""
+"""The table of all kinds of facts, and functions that apply to all facts of an entry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from convstore.log.facts.claim import CLAIM
 from convstore.log.facts.event import EVENT
 from convstore.log.facts.imported import IMPORTED
 from convstore.log.facts.items import ITEMS
-from convstore.log.facts.kind import FactKind, Key, LogCopy, UnknownKind
+from convstore.log.facts.kind import CopyPositions, FactKind, Key, UnknownKind
 from convstore.log.facts.rewound import REWOUND
 from convstore.log.facts.standing import STANDING
 from convstore.log.facts.thinking import THINKING
@@ -19,13 +19,13 @@ from convstore.log.facts.thinking import THINKING
 KINDS: dict[str, FactKind[Any]] = {
     kind.name: kind for kind in (EVENT, BRANCH, STANDING, REWOUND, ITEMS, CLAIM, THINKING, IMPORTED)
 }
-"""All kinds by their names. A new kind is registered here, and nowhere else."""
+"""All kinds by their names. A new kind only has to be registered here."""
 
 _UNKNOWN = UnknownKind()
 
 
 def kind_named(name: str) -> FactKind[Any]:
-    """Return the kind with a name; the one that carries facts along, for a name that this convstore does not know."""
+    """Return the kind with a name, or the kind for unknown facts."""
     return KINDS.get(name, _UNKNOWN)
 
 
@@ -46,7 +46,7 @@ def keys_of(entry: Entry) -> list[Key]:
 
 
 def kept_source_ids(entry: Entry) -> list[int]:
-    """Return the source ids of an entry that the store did not choose: an index keeps them unique."""
+    """Return the source ids of an entry that tools gave or claims reserve; a unique index has them."""
     return [*CLAIM.ids_in(entry.facts), *(source.id for source in entry.sources if source.kept)]
 
 
@@ -61,7 +61,7 @@ def newest_version() -> int:
 
 
 def archived(facts: Facts) -> Iterator[tuple[str, Any]]:
-    """Yield names and values of the facts that an archive has as they are; None for a value that it cannot have."""
+    """Yield names and values of the facts that an archive stores unchanged; None for a value that it cannot store."""
     for name, value in facts.items():
         kind = kind_named(name)
         if kind.is_archived:
@@ -69,7 +69,7 @@ def archived(facts: Facts) -> Iterator[tuple[str, Any]]:
 
 
 def cut(facts: Facts, before: int, *, has_messages: bool) -> Facts:
-    """Return the part of an entry's facts that a fork keeps which is cut before an ordinal in the entry."""
+    """Return the part of an entry's facts that a fork keeps if it is cut before an ordinal of the entry."""
     kept = NO_FACTS
     for name, value in facts.items():
         kind = kind_named(name)
@@ -79,8 +79,8 @@ def cut(facts: Facts, before: int, *, has_messages: bool) -> Facts:
     return kept
 
 
-def moved(entry: Entry, copy: LogCopy) -> Facts:
-    """Return the facts of an entry in a copy of the log, but for those that the copy makes again."""
+def moved(entry: Entry, copy: CopyPositions) -> Facts:
+    """Return the facts of an entry for a copy of the log, without those that the copy writes itself."""
     found = NO_FACTS
     for name, value in entry.facts.items():
         kind = kind_named(name)

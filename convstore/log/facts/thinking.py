@@ -1,7 +1,8 @@
-"""Record the messages that a model had been shown when it wrote signed thinking, which is bound to them.
+"""Record the request that a model answered with signed thinking, which is valid only after the same request.
 
-Claude's newer models refuse thinking whose request has changed since. A load compares its view with the request of the
-last such answer: if it still begins with that, the same thinking stays out as there; else all thinking so far.
+Claude's newer models refuse thinking after a changed request. A load compares its view with the request of the last
+such answer. If the view begins with that request, it leaves out the same thinking as the request; else it leaves out
+all thinking so far.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ class Thinking(NamedTuple):
     Attributes:
         answer: Id of the answer.
         messages: Number of messages of the view that it answers.
-        digest: Digest of these.
-        through: Thinking up to this ordinal was left out of it, 0 for none.
+        digest: Digest of these messages.
+        through: Thinking up to this ordinal was left out of the view; 0 if it had all thinking.
     """
 
     answer: str
@@ -31,14 +32,14 @@ class Thinking(NamedTuple):
 
 
 class ThinkingKind(FactKind[Thinking]):
-    """Requests of answers with signed thinking; the first such answer of an entry has one."""
+    """Kind of fact: requests of answers with signed thinking; an entry has that of its first such answer."""
 
     name = "thinking"
     is_loaded = True
     is_archived = True
 
     def renumbered(self, value: Thinking, place: Callable[[int], int]) -> Thinking:
-        """Return it with the ordinal that the other log has."""
+        """Return the request with the ordinal of the other log."""
         return value._replace(through=place(value.through))
 
     def problems(
@@ -49,11 +50,11 @@ class ThinkingKind(FactKind[Thinking]):
             yield "it says that thinking was left out which came later"
 
     def archived(self, value: Thinking) -> Any:
-        """Return its fields."""
+        """Return the fields as a list."""
         return list(value)
 
     def restored(self, archived: Any) -> Thinking:
-        """Return what `archived` was given."""
+        """Return the request that `archived` converted."""
         answer, messages, digest, through = archived
         is_valid = type(answer) is type(digest) is str and type(messages) is type(through) is int
         if not is_valid or messages < 0 or through < 0:
