@@ -1,6 +1,6 @@
-"""Keeps a small state for each conversation, such as the step of a form or the state of a front end.
+"""Keep a small state for each conversation, such as the step of a form or the state of a front end.
 
-It is one document outside the log, which no load reads.
+The state is one document outside the log, which loads do not read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from convstore.mongo.annotations import Annotations
 from convstore.mongo.heads import Head
 from convstore.mongo.keys import ANNOTATIONS, application_state_id
 from convstore.runtime.log_reader import LogReader
-from convstore.runtime.retrying import Outrun, until_written
+from convstore.runtime.retrying import WriteConflict, until_written
 from convstore.values.models import StateSnapshot
 from convstore.values.scope import Scope, check_ordinals, check_text_keys
 
@@ -39,7 +39,9 @@ class StateKeeper:
     ) -> StateSnapshot:
         """Set and remove values; see `ApplicationState.update`.
 
-        With the id of a `conversation`, it is a conflict if the scope has another one, or none.
+        Raises:
+            StateConflictError: The state has another revision, or `conversation` is not the id of the scope's
+                conversation.
         """
         _check_changes(changes)
         check_ordinals(revision=revision)
@@ -54,15 +56,15 @@ class StateKeeper:
             if not await self._stored.write_state(
                 head.conversation, text, after=before.revision, at=self._clock.now()
             ):
-                raise Outrun
+                raise WriteConflict
             return StateSnapshot(values=self._codec.decode(text), revision=before.revision + 1)
 
-        return await until_written(write, Outrun)
+        return await until_written(write, WriteConflict)
 
     async def _head(self, scope: Scope, revision: int | None, conversation: str) -> Head:
         """Return the head; create it only for an update that may be the first one.
 
-        So an update after a deletion creates no empty conversation.
+        An update that names a revision or a conversation must not create an empty conversation after a deletion.
         """
         dates: Any = {"updated_at": self._clock.now(), "written_at": self._clock.undated()}
         if not revision and not conversation:
@@ -101,5 +103,5 @@ def _check_changes(changes: object) -> None:
 
 
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values without those to remove."""
+    """Return the values that are not None; None marks a value to remove."""
     return {name: value for name, value in values.items() if value is not None}

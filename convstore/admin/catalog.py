@@ -1,4 +1,4 @@
-"""Lists and describes conversations: title, dates, counts."""
+"""List and describe conversations: title, dates, counts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Catalog:
         return []
 
     async def scope_of(self, conversation_id: str, partial_scope: Scope) -> dict[str, str] | None:
-        """Return the scope of the conversation with an id; None if there is none with these scope values."""
+        """Return the scope of the conversation with an id; None if it is missing or has other scope values."""
         head = await self._heads.find_by_conversation(conversation_id)
         return head.scope if head and set(partial_scope) <= set(head.scope.items()) else None
 
@@ -81,7 +81,7 @@ class Catalog:
     async def first_questions(self, conversation_ids: Sequence[str]) -> dict[str, str]:
         """Return the beginning of the first question of each conversation, by its id. At most one command.
 
-        A damaged one is left out, since it must not hide the others.
+        A damaged question is left out, so that the others are still returned.
         """
         found = await self._heads.first_questions(conversation_ids) if conversation_ids else {}
         questions = dict[str, str]()
@@ -117,7 +117,11 @@ class Catalog:
             described = await self._heads.describe(dict(scope), cached.conversation, encoded)
 
     def _encoded(self, details: Mapping[str, Any]) -> dict[str, str]:
-        """Return details as they are stored; raise an InvalidInputError for one that is too long."""
+        """Return title and metadata in stored form.
+
+        Raises:
+            InvalidInputError: One of them is too long.
+        """
         encoded = dict[str, str]()
         for name, value in details.items():
             encoded[name] = self._codec.encode(value, path=name)
@@ -128,7 +132,7 @@ class Catalog:
         return encoded
 
     def _listed(self, found: ListedHead) -> ConversationInfo:
-        """Return a row of a listing, which says what of it cannot be read."""
+        """Return a row of a listing; its `problem` names damage."""
         problem = str(found.damage or "")
         try:
             return self._info(found, *found.head.described(self._codec), problem=problem)
@@ -170,7 +174,7 @@ def _last_call(call: StampedCall) -> LastCall:
 
 
 def _beginning(content: Any) -> str:
-    """Return the beginning of the first text of a question, in one line; the body keeps that of a long one."""
+    """Return the beginning of the first text of a question, in one line; of a long text it is in the body, too."""
     blocks = content if isinstance(content, list) else [content]
     texts = (block.get("text") if isinstance(block, dict) else block for block in blocks)
     heads = (text.head if isinstance(text, PayloadRange) else text for text in texts)

@@ -1,16 +1,16 @@
-"""Deletes conversations: a single one, all of a user, or idle ones; sweeps documents written after a deletion.
+"""Delete conversations: a single one, all of a user, or idle ones; sweep documents written after a deletion.
 
 First the head is replaced by a tombstone, so that the conversation can no longer be found. Then its state is removed,
-so that loads that still know its id notice, and then all other documents. Another process may still have the old id
-cached, so the tombstone stays until a second sweep has removed late writes of such a process. It stays a day longer
-until a third sweep, because a broken network or a suspended process may deliver a command long after its caller
+so that loads with a cached id notice the deletion, and then all other documents. Another process may still have the
+old id cached, so the tombstone stays until a second sweep has removed late writes of such a process. It stays a day
+longer until a third sweep, because a broken network or a suspended process may deliver a command long after its caller
 timed out. An interrupted deletion is finished by the next call.
 
-A log that a repair replaced has a tombstone, too. Its sweeps move what came late to the log that replaced it; the last
-one, after 30 days, removes it. Deleting the conversation removes it at once.
+A log that a repair replaced has a tombstone, too. Its sweeps move late writes to the log that replaced it; the last
+sweep, after 30 days, removes it. Deleting the conversation removes it at once.
 
-Only a head names a scope. A conversation whose head is missing or damaged is called lost: it is deleted by its id, with
-all lost ones, or with everything.
+The scope is only in the head. A conversation whose head is missing or damaged is called lost: it is deleted by its id,
+with all lost conversations, or with everything.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _SWEEP_AFTER = timedelta(seconds=APPEND_SECONDS + SETTLE_SECONDS + ID_LIFETIME +
 
 _SWEEP_AGAIN_AFTER = timedelta(hours=24)
 _KEPT_FOR = (timedelta(hours=24), timedelta(days=29))
-"""Times from one sweep of a replaced log to the next."""
+"""Intervals between the sweeps of a replaced log."""
 
-_TAKEN = timedelta(minutes=5)
-"""Time after which another process may sweep a conversation, as the one that took it may have died."""
+_CLAIMED_FOR = timedelta(minutes=5)
+"""Time after which another process may claim a sweep, because the process that claimed it may have died."""
 
 _BATCH = 200
 _FEW = 8
@@ -62,9 +62,9 @@ Progress = Callable[[ErasureReceipt], None] | None
 class Retention:
     """Deletes conversations and returns receipts of the removed documents.
 
-    `parts` are the other collections, by the names in a receipt. `move_late` moves what came late to a replaced log,
-    given its tombstone; it is injected, because repairs are loaded only when one is needed. `background` has the sweeps
-    that no call awaits; one that is cut off stays due.
+    `parts` are the other collections, by the names in a receipt. `move_late` moves late writes of a replaced log, given
+    its tombstone; it is injected, because repairs are loaded only when one is needed. `background` runs sweeps that no
+    call awaits; a sweep that is cancelled stays due.
     """
 
     reader: LogReader
@@ -96,9 +96,9 @@ class Retention:
         dry_run: bool,
         progress: Progress,
     ) -> ErasureReceipt:
-        """Delete all conversations with these scope values, or those chosen otherwise; see `ConversationStore.erase`.
+        """Delete the selected conversations; see `ConversationStore.erase`.
 
-        Without scope values these are all conversations, the lost ones included.
+        Without scope values, id and `lost` these are all conversations, including the lost ones.
         """
         if conversation:
             return await self._erase_one(conversation, dry_run=dry_run)
@@ -124,15 +124,16 @@ class Retention:
     async def _erase_lost(
         self, receipt: ErasureReceipt, *, is_rest: bool = False, dry_run: bool, progress: Progress
     ) -> ErasureReceipt:
-        """Delete what no scope leads to: logs without a head, and heads that do not lead to a log.
+        """Delete logs without a head, and damaged heads, and add them to a receipt.
 
-        What the heads lead to is in the receipt already if this `is_rest` of an erasure of everything.
+        With `is_rest` this is the end of an erasure of everything, so the receipt already has the conversations of
+        damaged heads.
         """
         async with aclosing(self.inspection.lost_logs()) as conversations:
             async for conversation in conversations:
                 ended = await self._end_lost(conversation, is_rest=is_rest, dry_run=dry_run)
                 receipt = _sum(receipt, ended)
-                _tell(progress, receipt)
+                _report(progress, receipt)
         async with aclosing(self.inspection.lost_heads()) as heads:
             async for head in heads:
                 if head.conversation and is_rest:
@@ -149,7 +150,7 @@ class Retention:
     async def _end_lost(
         self, conversation: str, *, is_rest: bool = False, dry_run: bool
     ) -> ErasureReceipt:
-        """Delete a conversation without a head, and those of its sub-agents; it counts as one if it has a document."""
+        """Delete a conversation without a head, and those of its sub-agents; it is counted if it has a document."""
         found = await self._documents(conversation, dry_run=True)
         counted = {"conversations": int(found != _EMPTY_RECEIPT)}
         if dry_run and is_rest:
@@ -169,7 +170,7 @@ class Retention:
     async def _erase_scope(
         self, partial_scope: Scope, *, dry_run: bool, progress: Progress
     ) -> ErasureReceipt:
-        # The children of an ended conversation still have these scope values, so the pages have them.
+        # The children of a deleted conversation still have these scope values, so the pages below have them.
         marked = await self.tombstones.unswept(dict(partial_scope))
         receipt = await self._finish(marked, dry_run=dry_run, is_alone=dry_run)
         after = ""
@@ -183,7 +184,7 @@ class Retention:
                 else:
                     damaged = damaged or head.key
             receipt = _sum(receipt, *await in_parallel(end, named))
-            _tell(progress, receipt)
+            _report(progress, receipt)
             after = heads[-1].key
         if not dry_run:
             await self.sweep(partial_scope)
@@ -216,7 +217,7 @@ class Retention:
             dict(partial_scope), before=before, after=last, limit=_BATCH
         ):
             receipt = _sum(receipt, *await in_parallel(end, heads))
-            _tell(progress, receipt)
+            _report(progress, receipt)
             last = heads[-1]
         if not dry_run:
             await self.sweep(partial_scope)
@@ -225,7 +226,11 @@ class Retention:
         return receipt
 
     def _date_before(self, older_than: timedelta) -> datetime:
-        """Return the date so long ago; raise an InvalidInputError if it is no age at which conversations may end."""
+        """Return the current date minus `older_than`.
+
+        Raises:
+            InvalidInputError: `older_than` is not a timedelta, or is too short or too long.
+        """
         check_idle_time(older_than)
         try:
             return self.reader.clock.now() - older_than
@@ -237,7 +242,7 @@ class Retention:
     async def _is_idle(self, head: Head, before: datetime) -> bool:
         """Return True if a log was not written to since a date.
 
-        The head does not tell it: that of a killed writer may lack its last append.
+        The log is read, because the head may lack the last append of a killed writer.
         """
         if not head.conversation:
             return False
@@ -245,12 +250,12 @@ class Retention:
         return last_date is None or last_date < before
 
     async def sweep(self, partial_scope: Scope = ()) -> None:
-        """Remove documents that late writers added to deleted conversations with these scope values, as far as due."""
+        """Run all due sweeps of deleted conversations with these scope values: remove documents of late writers."""
         while due := await self.tombstones.due(dict(partial_scope), limit=_BATCH):
             await in_parallel(self._sweep, due)
 
     async def sweep_slowly(self) -> None:
-        """Sweep one conversation after the other, with pauses, as calls of users run meanwhile."""
+        """Run all due sweeps one after the other, with pauses for the calls of users."""
         with suppress(StoreError):  # every call reports it; the next sweep begins a minute later
             while due := await self.tombstones.due({}, limit=_FEW):
                 for conversation in due:
@@ -260,7 +265,7 @@ class Retention:
     async def _sweep(self, conversation: str) -> None:
         """Sweep one conversation that is due, with one range delete in each collection. At most eight commands."""
         await self.reader.schema.check()
-        tombstone = await self.tombstones.take(conversation, time=_TAKEN)
+        tombstone = await self.tombstones.take(conversation, time=_CLAIMED_FOR)
         if tombstone is None:
             return  # another process sweeps it
         is_ended = await self.tombstones.is_ended(conversation, tombstone)
@@ -269,7 +274,7 @@ class Retention:
             return
         if is_ended:
             await self.tombstones.clear(conversation)
-            if tombstone.get("has_children"):  # one may have begun during the deletion
+            if tombstone.get("has_children"):  # a child may have begun during the deletion
                 await self._end_children(conversation, dry_run=False)
         is_last = bool(tombstone.get("swept"))
         await self.tombstones.swept(
@@ -277,7 +282,7 @@ class Retention:
         )
 
     async def _sweep_replaced(self, conversation: str, tombstone: Document) -> None:
-        """Move what came late to a log that a repair replaced, or remove the log at the end of its time."""
+        """Move late writes of a log that a repair replaced; the last sweep removes the log."""
         sweeps = tombstone.get("sweeps", 0)
         if sweeps < len(_KEPT_FOR):
             await self.move_late(tombstone)
@@ -294,10 +299,10 @@ class Retention:
         pruned: bool = False,
         is_alone: bool = False,
     ) -> ErasureReceipt:
-        """Delete a conversation and what belongs to it, or count what that would remove.
+        """Delete a conversation with those of its sub-agents and with replaced logs, or count the documents to remove.
 
-        That is conversations of sub-agents and logs that repairs replaced, unless it `is_alone`: others count them.
-        It stays if another process deleted it first or, when pruning, if it was written to meanwhile.
+        With `is_alone` only the conversation itself is counted. Nothing is deleted if another process deleted the
+        conversation first or, when pruning, if it was written to meanwhile.
         """
         if not dry_run and not await self._mark(head, pruned=pruned):
             return _EMPTY_RECEIPT
@@ -315,7 +320,7 @@ class Retention:
         return own
 
     async def _mark(self, head: Head, *, pruned: bool) -> bool:
-        """Replace a head by a tombstone; return False if it is not to be deleted any more."""
+        """Replace a head by a tombstone; return False if the head changed, so that it must not be deleted."""
         await self.reader.schema.check()  # an erasure of everything may last for hours
         if not await self.tombstones.write_tombstone(head, sweep_after=_SWEEP_AFTER, pruned=pruned):
             return False
@@ -326,22 +331,22 @@ class Retention:
         return True
 
     async def _replaced(self, head: Head) -> list[str]:
-        """Return the logs that repairs replaced for a conversation; no command if it was never repaired."""
+        """Return the logs of a conversation that repairs replaced; no command if it was never repaired."""
         if head.conversation == first_id(head.conversation):
             return []
         return await self.tombstones.replaced(head.key)
 
     async def _end_children(self, conversation: str, *, dry_run: bool) -> ErasureReceipt:
-        """Delete or count the conversations of sub-agents below one; without it, they are not found any more."""
+        """Delete or count the sub-agents' conversations of one that is deleted; they cannot be found without it."""
         end = partial(self._end, dry_run=dry_run)
         return _sum(*await in_parallel(end, await self.tombstones.children(conversation)))
 
     async def _finish(
         self, marked: Sequence[str], *, dry_run: bool, is_alone: bool = False
     ) -> ErasureReceipt:
-        """Finish interrupted deletions of conversations that have a tombstone, or only count what they left.
+        """Finish interrupted deletions of conversations that have a tombstone, or only count their documents.
 
-        A conversation that still has its head is counted by that.
+        A conversation that still has its head is skipped; it is deleted or counted by its head.
         """
         is_ended = self.tombstones.has_ended if dry_run else self.tombstones.is_ended
         receipt = _EMPTY_RECEIPT
@@ -361,7 +366,7 @@ class Retention:
             entries, chunks = await log.count(conversation)
             found = {name: await part.count(conversation) for name, part in self.parts.items()}
         else:
-            # first, so that loads that have the id cached look for the head
+            # first, so that loads with a cached id read the head
             await self.states.remove(conversation)
             entries, chunks = await log.delete(conversation)
             found = {name: await part.delete(conversation) for name, part in self.parts.items()}
@@ -369,12 +374,12 @@ class Retention:
 
 
 def _headless(conversation: str) -> Head:
-    """Return a head for a conversation that has none; no document has its key."""
+    """Return a placeholder head for a conversation without a head; no document has its key."""
     never = datetime.min.replace(tzinfo=UTC)
     return Head("", conversation, {}, never, never, never, EntryRef())
 
 
-def _tell(progress: Progress, receipt: ErasureReceipt) -> None:
+def _report(progress: Progress, receipt: ErasureReceipt) -> None:
     if progress:
         progress(receipt)
 

@@ -1,4 +1,4 @@
-"""Add up all conversations, or those with some scope values."""
+"""Compute the statistics of all conversations, or of those with some scope values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS = ("entries", "payloads", *_COLLECTIONS[1:])
 
 
 class StatsReader:
-    """Counts and measures what is stored."""
+    """Counts conversations and measures their documents."""
 
     def __init__(self, heads: Heads, statistics: Statistics) -> None:
         self._heads = heads
@@ -65,7 +65,7 @@ class StatsReader:
         return amounts
 
     async def _summaries(self, ids: Sequence[str] | None) -> dict[str, tuple[int, int]]:
-        """Return the sizes of current summaries and of what they cover, by conversation."""
+        """Return for each conversation the sizes of the messages that its summary covers, and of the summary."""
         if ids is None:
             return await self._statistics.summaries(None)
         found = dict[str, tuple[int, int]]()
@@ -75,14 +75,14 @@ class StatsReader:
 
 
 def _conversations(heads: Sequence[ListedHead]) -> list[str]:
-    """Return the ids in heads; that of a damaged head could be a part of another one, and select its documents."""
+    """Return the valid ids in heads; a damaged id could be a prefix of another one and select its documents."""
     return [head.head.conversation for head in heads if is_conversation_id(head.head.conversation)]
 
 
 def _saved_by_budget(
     heads: Sequence[ListedHead], folded: Mapping[str, int], budget: int | None
 ) -> int:
-    """Return the tokens by which views without a budget would exceed it, after what summaries save."""
+    """Return the tokens by which views, with summaries but without a budget, would exceed the budget."""
     if budget is None:
         return 0
     views = [head.totals.view_tokens - folded.get(head.head.conversation, 0) for head in heads]
@@ -98,7 +98,7 @@ def _bytes(amounts: Sequence[Amount]) -> dict[str, int]:
 
 
 def _growth(heads: Sequence[ListedHead], amounts: Sequence[Amount]) -> list[Growth]:
-    """Return the days on which something was written, in order."""
+    """Return the growth on each day with a new conversation or entry, in order."""
     conversations = Counter(head.head.created_at.date() for head in heads if not head.damage)
     messages = Counter[date]()
     sizes = Counter[date]()

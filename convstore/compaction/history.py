@@ -17,7 +17,7 @@ from convstore.log.summary import SummaryRecord, chain_of
 from convstore.mongo.keys import SUMMARIES, summary_id
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import Snapshot
-from convstore.runtime.retrying import Outrun, until_written
+from convstore.runtime.retrying import WriteConflict, until_written
 from convstore.values.models import Summary
 from convstore.values.plain import shown_value
 from convstore.values.scope import Scope
@@ -97,10 +97,10 @@ class SummaryHistory:
         The candidates are the current summary, those it extends, and those that a rewind set aside. Call it after a
         rewind and after a restore; a second call does nothing.
         """
-        await until_written(lambda: self._reselect_once(log), Outrun)
+        await until_written(lambda: self._reselect_once(log), WriteConflict)
 
     async def _reselect_once(self, log: Snapshot) -> None:
-        """Do what `reselect` says; raise Outrun if the state has changed meanwhile."""
+        """Do what `reselect` says; raise WriteConflict if the state has changed meanwhile."""
         cached = log.cached
         # Another object if the log was restored from a backup.
         known = await self._reader.find(cached.scope)
@@ -113,7 +113,7 @@ class SummaryHistory:
         best, aside = change
         last = end.entries[-1].number if end.entries else 0
         if not await self._states.commit(end.state, best, entry=last, aside=aside):
-            raise Outrun
+            raise WriteConflict
 
     async def _selection(
         self, log: Snapshot, state: State

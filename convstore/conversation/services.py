@@ -43,7 +43,7 @@ from convstore.readback.pager import Pager
 from convstore.readback.records import Records
 from convstore.readback.turns import Turns
 from convstore.runtime.cache import ConversationCache
-from convstore.runtime.changes import Changes
+from convstore.runtime.changes import ChangeFeed
 from convstore.runtime.clock import Clock
 from convstore.runtime.head_refresh import HeadRefresher
 from convstore.runtime.log_end import LogEndReader
@@ -133,7 +133,7 @@ class Services:
         self.turns = Turns(reader, drafts)
         self.pager = Pager(reader, self.records, visible_metadata)
         self.listing = Listing(reader, states)
-        self.changes = Changes(driver, clock)
+        self.changes = ChangeFeed(driver, clock)
         self.summaries = SummaryHistory(ends)
         self.rewinder = Rewinder(ends, refresher, self.summaries.reselect)
         self.activator = Activator(reader, self.rewinder)

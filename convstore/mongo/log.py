@@ -61,6 +61,8 @@ from convstore.mongo.source_columns import shown_in, source_filter, taken_ids
 from convstore.mongo.state_documents import new_state
 from convstore.sources.stub import RETRIEVAL_TOOL
 
+LOG_END = 2**53
+"""An ordinal after the last one of any log."""
 _COMMAND_BYTES = 32_000_000
 _LATEST_FIRST = (("first", -1), ("_id", -1))
 _MOST_OF_CALLS = 200
@@ -282,7 +284,7 @@ class Log:
         ids: Iterable[str] | None = None,
         *,
         after: int = 0,
-        before: int = 2**53,
+        before: int = LOG_END,
     ) -> list[Entry]:
         """Return the entries with some items, or with items of a range, without messages, in order. One command."""
         query = {

@@ -13,13 +13,13 @@ from convstore.log.facts.items import (
     without_cuts,
 )
 from convstore.mongo.keys import entry_id
+from convstore.mongo.log import LOG_END
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
 from convstore.values.log_records import StoredItem
 from convstore.values.plain import slices
 from convstore.values.scope import Scope, check_ordinals
 
-_END = 2**53
 _PAGE = 100
 """Items whose payloads are read together."""
 
@@ -36,7 +36,7 @@ async def read_items(
     """Iterate over the active items of a log, or over all; see `Conversation.items`."""
     check_ordinals(after=after, before=before)
     low = after or 0
-    high = _END if before is None else before
+    high = LOG_END if before is None else before
     if (cached := await reader.find(scope)) is None:
         return
     async with reader.reading(cached):
@@ -61,7 +61,7 @@ async def items_of_all_messages(reader: LogReader, scope: Scope) -> AsyncGenerat
     if (cached := await reader.find(scope)) is None:
         return
     async with reader.reading(cached):
-        entries = await reader.log.entries_with_items(cached.conversation, after=0, before=_END)
+        entries = await reader.log.entries_with_items(cached.conversation, after=0, before=LOG_END)
     rows = active_items(item_rows(entries), Snapshot(cached).active)
     async with aclosing(_decoded(reader, cached, rows)) as items:
         async for _, item in items:

@@ -1,4 +1,4 @@
-"""Share the conversation cache, log reader, refreshes of heads, clock and threads among the use cases.
+"""Shared by the use cases: the cache of conversations, the log reader, refreshes of heads, clock and threads.
 
-Floor 3, on `mongo`. Everything cached here can be read again from the database.
+Floor 3, on `mongo`. All cached data can be read again from the database.
 """

@@ -9,10 +9,10 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from convstore.log.rows import Row, rows_of
+from convstore.mongo.log import LOG_END
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot, check_dense, grown
 
-_END = 2**53
 _MAXIMUM_ENTRIES = 1_000
 
 
@@ -25,17 +25,17 @@ async def read_page(
     limit: int,
     everything: bool = False,
 ) -> tuple[list[Row], Snapshot]:
-    """Return up to `limit` messages before or after an ordinal, or the last ones, in order, and the log.
+    """Return up to `limit` active messages before or after an ordinal, or the last ones, in order, and the log.
 
-    Only active messages, unless `everything` is true. The first read estimates the number of entries from their
-    average size; more are read if needed.
+    With `everything` rewound messages are included. The first read estimates the number of entries from the average
+    number of messages in an entry; more entries are read if needed.
     """
     log = await reader.snapshot(cached)
     snapshot = Snapshot(cached, log.tail) if everything else log
     at_once = min(about(limit, snapshot.tail.messages, snapshot.tail.entries), _MAXIMUM_ENTRIES)
     if after is None:
         reading = newest_first(
-            reader, snapshot, before=_END if before is None else before, at_once=at_once
+            reader, snapshot, before=LOG_END if before is None else before, at_once=at_once
         )
     else:
         reading = in_order(reader, snapshot, after=after, at_once=at_once)

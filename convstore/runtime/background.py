@@ -1,4 +1,4 @@
-"""Run tasks that a caller awaits for a limited time, or that its cancellation must not cut off.
+"""Run tasks that a caller awaits only for a limited time, or that must not be cancelled with the caller.
 
 Tasks that continue in the background are referenced until they end, so that no task is garbage collected.
 `Background.close` cancels those still running.
@@ -21,7 +21,7 @@ _Result = TypeVar("_Result")
 _ENDING_SECONDS = 10.0
 
 SETTLE_SECONDS = 5.0
-"""Seconds that work of `settle` may continue after its caller was cancelled."""
+"""Seconds that the work of `settle` may continue after its caller was cancelled."""
 
 
 class Background:
@@ -52,15 +52,15 @@ class Background:
         return task.result() if done else None
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run work in the background, unless this event loop still runs what was started before.
+        """Run work in the background, unless this event loop still runs work that was started before.
 
-        An error of it is logged by the event loop. The end of the loop may cancel it without a message of asyncio.
+        The event loop logs an error of the work. If the loop ends, the work is cancelled without a warning of asyncio.
         """
         self._tasks -= {task for task in self._tasks if task.get_loop().is_closed()}
         if (loop := asyncio.get_running_loop()) not in self._working or not self._own():
             self._working.add(loop)
-            # gather instead of create_task: asyncio does not warn if the loop ends first. In an empty context instead
-            # of that of the request that happened to start it.
+            # With gather asyncio does not warn if the loop ends first, as it does with create_task. The context is
+            # empty, because the work does not belong to the request that happened to start it.
             task = Context().run(lambda: asyncio.gather(self._worked(work, loop)))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -72,16 +72,16 @@ class Background:
         try:
             await work()
         finally:
-            # at once: what is started from now on, the work does not see
+            # at once: the work that just ended does not process later requests
             self._working.discard(loop)
 
     def _own(self) -> set[asyncio.Future[Any]]:
-        # Done ones do not count: since Python 3.12 to await them does not let the loop run, which would discard them.
+        # Without tasks that are done: since Python 3.12 awaiting them does not run the loop, which would discard them.
         loop = asyncio.get_running_loop()
         return {task for task in self._tasks if task.get_loop() is loop and not task.done()}
 
     async def wait(self) -> None:
-        """Wait for this event loop's tasks to end, those that are started meanwhile, too."""
+        """Wait until all tasks of this event loop have ended, including those that are started meanwhile."""
         while own := self._own():
             await asyncio.gather(*own, return_exceptions=True)
 
@@ -97,8 +97,8 @@ class Background:
 async def settle(work: Coroutine[Any, Any, _Result]) -> _Result:
     """Await work to its end even if the caller is cancelled meanwhile, so that a retry does not race with the work.
 
-    A cancelled caller waits for it up to `SETTLE_SECONDS`, however often it is cancelled: anyio cancels in each cycle
-    of the event loop. Then the work is cancelled too.
+    A cancelled caller still waits up to `SETTLE_SECONDS`; then the work is cancelled, too. Further cancellations do not
+    shorten the wait, because anyio cancels again in each cycle of the event loop.
 
     Raises:
         BaseException: The error of the work, or the cancellation of the caller.
@@ -126,7 +126,7 @@ async def settle(work: Coroutine[Any, Any, _Result]) -> _Result:
 
 
 async def _announced(work: Coroutine[Any, Any, _Result], ended: asyncio.Future[None]) -> _Result:
-    """Return the result of the work; `ended` wakes who awaits it two cycles of the loop before the task would."""
+    """Return the result of the work; `ended` wakes the caller two cycles of the loop before the task would."""
     try:
         return await work
     finally:
@@ -146,7 +146,7 @@ def _announce(ended: asyncio.Future[None]) -> None:
 
 
 def retrieve_cancellation(work: asyncio.Future[Any]) -> None:
-    """Done callback of unawaited work: the end of its event loop may cancel it without a message of asyncio.
+    """Done callback of unawaited work: it ignores a cancellation, as at the end of the event loop.
 
     Raises:
         BaseException: Any other error of the work; the event loop logs it.

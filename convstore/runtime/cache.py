@@ -1,6 +1,6 @@
-"""Cache recent conversations in memory, so that a handle made for each request starts warm.
+"""Cache recent conversations in memory, so that a handle that is created for each request starts warm.
 
-Everything in it can be read again from MongoDB. It is limited in conversations and in bytes.
+All cached data can be read again from MongoDB. The cache is limited in conversations and in bytes.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _MESSAGE_OVERHEAD = 550
 """Bytes that a cached entry and a cached message take in addition to their stored size."""
 _CONVERSATION_OVERHEAD = 6_000
 _ITEM_OVERHEAD = 150
-"""Bytes of a cached conversation, and of a source that was shown or a rewound range."""
+"""Bytes of a cached conversation, and of each shown source or rewound range in it."""
 
 
 class CachedPayload(NamedTuple):
-    """A cached payload: all of it, or the part that views of a finished turn show.
+    """A cached payload: all of it, or only the part that views of a finished turn show.
 
-    `shown` is the length of that part. `is_lasting` is set once a view of a finished turn has shown the text.
+    `shown` is the length of that part. `is_lasting` is True if the text stays cached after the end of the turn.
     """
 
     text: str
@@ -51,15 +51,15 @@ class CachedPayload(NamedTuple):
 
 @dataclass(slots=True)
 class LoadedEnd:
-    """The end of a log as loads have read it, and what they made of it.
+    """The end of a log as loads have read it, and values that they derived from it.
 
     Attributes:
         entries: The last entries, with sizes by the store's counter.
-        key: Number of the rewind entry and token of the summary for which the rest was made.
+        key: Number of the rewind entry and token of the summary for which the derived values are valid.
         rows: The rows of the entries.
-        notes: Notes and their sizes, by the ordinals around what they stand for.
+        notes: Notes and their sizes, by the ordinals around the messages that they replace.
         needed: The first entry that the views of recent policies needed, by the key of the policy.
-        size: An estimate of the memory that it takes.
+        size: Estimated memory in bytes.
     """
 
     entries: Sequence[Entry] = ()
@@ -70,11 +70,12 @@ class LoadedEnd:
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
-        kept = [message.kept for entry in self.entries for message in entry.messages]
-        stored = sum([entry.size for entry in self.entries])
-        forms = sum([len(form.body) for form in kept if form and form.body])
+        forms = [message.kept for entry in self.entries for message in entry.messages]
         self.size = (
-            stored + forms + _ENTRY_OVERHEAD * len(self.entries) + _MESSAGE_OVERHEAD * len(kept)
+            sum([entry.size for entry in self.entries])
+            + sum([len(form.body) for form in forms if form and form.body])
+            + _ENTRY_OVERHEAD * len(self.entries)
+            + _MESSAGE_OVERHEAD * len(forms)
         )
 
 
@@ -91,17 +92,17 @@ class CachedConversation:
         confirmed_at: Time of the last acknowledged insert or majority read of the tail.
         tail: Totals of the last entry.
         counted: The last tail that another token counter wrote, recomputed with the store's counter.
-        entries: Number of entries that were acknowledged or read, so the log has at least these; it never decreases.
+        entries: Number of entries that were acknowledged or read; the log has at least so many. It never decreases.
         questions: Ordinals of questions by their ids, the newest last.
         active: The active messages as of the newest rewind entry seen.
         system: The leading system messages.
         revision: The highest revision of the state that was seen.
         state: The document of the state as it was read last, and the state.
-        may_have_summaries: False if the log had never had a summary as a rewind or a turn began.
+        may_have_summaries: False if the log was known to have no summary when a rewind or a turn began.
         payloads: Immutable payloads that this store appended or showed, by message id.
-        payload_size: The memory that they take.
+        payload_size: The memory of the payloads in bytes.
         end: The last entries of the log as loads have read them; None during a load.
-        counted_size: The size of all this when it was counted last.
+        counted_size: The size of this conversation as it is included in the size of the cache.
         locks: A lock for each event loop; see `lock`.
     """
 
@@ -129,7 +130,7 @@ class CachedConversation:
     )
 
     def know_questions(self, messages: Iterable[EntryMessage]) -> None:
-        """Remember where the questions among some messages stand."""
+        """Cache the ordinals of the questions among some messages."""
         for message in messages:
             if message.begins_turn:
                 self.questions.pop(message.id, None)
@@ -138,26 +139,26 @@ class CachedConversation:
             del self.questions[next(iter(self.questions))]
 
     def known_questions(self, ids: Iterable[str]) -> dict[str, int]:
-        """Return the ordinals of those questions that it knows, by their ids."""
+        """Return the ordinals of questions with some ids, by id, as far as they are cached."""
         return {id_: self.questions[id_] for id_ in ids if id_ in self.questions}
 
     @property
     def lock(self) -> asyncio.Lock:
-        """The lock that serialises appends of this event loop, so that a tail is used only once it is acknowledged.
+        """The lock that serialises appends of this event loop, so that a tail is used only after it is acknowledged.
 
-        The log itself orders the appends of several loops, as it does those of several processes.
+        Appends of several event loops are ordered by the log, like those of several processes.
         """
         loop = asyncio.get_running_loop()
         return self.locks.get(loop) or self.locks.setdefault(loop, asyncio.Lock())
 
     @property
     def key(self) -> tuple[Scope, str]:
-        """Return its scope and its id."""
+        """Return scope and id."""
         return self.scope, self.conversation
 
     @property
     def size(self) -> int:
-        """Estimate the memory that it takes."""
+        """Estimate the memory in bytes."""
         size = _CONVERSATION_OVERHEAD + self.payload_size + _size_of_system(self.system)
         if self.state:
             size += _size_of_state(self.state[1], self.system)
@@ -169,12 +170,12 @@ class CachedConversation:
         return size + _ITEM_OVERHEAD * items
 
     def follow(self, active: Rewinds) -> None:
-        """Cache the active messages if they are those as of a newer rewind entry."""
+        """Cache active messages, if their rewind entry is newer than that of the cached ones."""
         if active.entry > self.active.entry:
             self.active = active
 
     def doubt(self) -> None:
-        """Forget tail and refresh, because the entry of an insert may be in the log or not."""
+        """Drop the tail and the time of the last refresh, because the outcome of an insert is unknown."""
         self.tail = self.refreshed = None
 
     def advance(self, tail: Totals) -> None:
@@ -188,9 +189,9 @@ class ConversationCache:
     """The most recently used conversations of a store.
 
     Attributes:
-        size: An estimate of the memory that they take.
-        on_discarded: Called with the number of messages that this store appended to a conversation and that another
-            worker deleted with it.
+        size: Estimated memory in bytes.
+        on_discarded: Called if another worker deleted a conversation, with the number of messages that this store had
+            appended to it unnoticed.
     """
 
     def __init__(self, clock: Clock, scope_keys: Sequence[str]) -> None:
@@ -210,7 +211,7 @@ class ConversationCache:
         return cached
 
     def add(self, scope: Scope, conversation: str) -> CachedConversation:
-        """Cache a scope's conversation, just read from its head; the state of the same one is kept."""
+        """Cache a scope's conversation, just read from its head; if it is cached already, its state is kept."""
         cached = self._by_scope.get(scope)
         if cached is None or cached.conversation != conversation:
             self._drop(scope)
@@ -223,7 +224,7 @@ class ConversationCache:
         return cached
 
     def outside(self, scope: Scope, conversation: str) -> CachedConversation:
-        """Return a scope's conversation without adding it to the cache, as it would push another one out."""
+        """Return a scope's conversation without adding it to the cache, because that could evict another one."""
         cached = self._by_scope.get(scope)
         if cached is not None and cached.conversation == conversation:
             return cached
@@ -245,20 +246,21 @@ class ConversationCache:
         self._weigh(cached)
 
     def _weigh(self, cached: CachedConversation) -> None:
-        """Count the memory of a conversation; above the limit the least recently used ones lose it.
+        """Count the memory of a conversation; above the limit evict the least recently used ones.
 
-        They lose their messages first. Such a conversation still has its id and the start of its view, so that a load
-        takes one round trip.
+        Messages are evicted first, then whole conversations. A conversation without its messages still has its id and
+        the start of its view, so that a load takes one round trip.
         """
         if not self.is_current(cached):
             return
         self._with_messages[cached.scope] = cached
         self._count(cached)
-        for held, evict in ((self._with_messages, self._release), (self._by_scope, self._drop)):
-            held.move_to_end(cached.scope)
-            while (
-                self.size > _MAXIMUM_BYTES and (oldest := next(iter(held.values()))) is not cached
-            ):
+        for by_use, evict in ((self._with_messages, self._release), (self._by_scope, self._drop)):
+            by_use.move_to_end(cached.scope)
+            while self.size > _MAXIMUM_BYTES:
+                oldest = next(iter(by_use.values()))
+                if oldest is cached:
+                    break
                 evict(oldest.scope)
 
     def _count(self, cached: CachedConversation) -> None:
@@ -284,18 +286,18 @@ class ConversationCache:
         self._joined.append(twin)
 
     def end(self, values: Mapping[str, str]) -> None:
-        """Drop a deleted conversation here and in joined caches; one of a store with other scope keys is in none."""
+        """Drop a deleted conversation here and in joined caches; none of them has it if it has other scope keys."""
         if values.keys() - {PATH} == set(self._scope_keys):
             scope = tuple((key, values[key]) for key in (*self._scope_keys, PATH) if key in values)
             for cache in self._joined:
-                cache._drop(scope)  # noqa: SLF001 - likewise
+                cache._drop(scope)  # noqa: SLF001 - another instance of this class
 
     def end_conversation(self, conversation: str) -> None:
-        """Drop a deleted conversation whose scope is not known, as `end` does. Looks at all that is cached."""
+        """Drop a deleted conversation whose scope is unknown, as `end` does. It searches all cached conversations."""
         for cache in self._joined:
-            for scope, cached in tuple(cache._by_scope.items()):  # noqa: SLF001 - likewise
+            for scope, cached in tuple(cache._by_scope.items()):  # noqa: SLF001 - as in `end`
                 if cached.conversation == conversation:
-                    cache._drop(scope)  # noqa: SLF001 - likewise
+                    cache._drop(scope)  # noqa: SLF001 - as in `end`
 
     def forget(self, cached: CachedConversation) -> None:
         """Drop a conversation that no longer belongs to its scope."""
@@ -303,7 +305,7 @@ class ConversationCache:
             self._drop(cached.scope)
 
     def discard(self, cached: CachedConversation) -> None:
-        """Drop a conversation that another worker deleted; log and count the messages that were lost unnoticed."""
+        """Drop a conversation that another worker deleted; log and count the messages that were deleted unnoticed."""
         if cached.unverified:
             line = (
                 "conversation %s was deleted, with %s messages that were appended since this "
@@ -371,7 +373,7 @@ def _size_of_system(system: LeadingSystem | None) -> int:
 
 
 def _size_of_state(state: State, known: LeadingSystem | None) -> int:
-    """Return the characters of a state, but for leading system messages that are known already."""
+    """Return the characters of a state, without leading system messages that are counted already."""
     size = 0
     if state.system is not known:
         size += _size_of_system(state.system)

@@ -1,6 +1,7 @@
-"""Wake those who watch conversations: by one change stream of the store, or once a second without change streams.
+"""Wake the watchers of conversations: by one change stream for the whole store, or once a second without one.
 
-A change stream only tells that something changed; watchers then read. So they see the same with it and without.
+A change stream only signals that a conversation changed; the watchers then read it. So they see the same data with and
+without a change stream.
 """
 
 from __future__ import annotations
@@ -23,42 +24,44 @@ _CONVERSATION = re.compile("[:#]")
 """Character after the conversation's id in a key."""
 
 _POLL_SECONDS = 1.0
-_LOOK_SECONDS = 10.0
+"""Longest wait of a watcher without a change stream."""
+_STREAM_POLL_SECONDS = 10.0
+"""Longest wait of a watcher with a change stream: a lease that expires changes no document."""
 _RETRY_SECONDS = 60.0
-"""How long a watcher waits at most without a change stream, and with one: a lease that lapses changes no document."""
+"""Time after which a failed change stream is opened again."""
 
 
 @dataclass(slots=True, eq=False)
-class Watched:
-    """The conversation of a watcher, "" for none yet, and an event that is set when it changes."""
+class Watcher:
+    """A watcher: its conversation, "" if that does not exist yet, and an event that is set when it changes."""
 
     conversation: str = ""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Changes:
+class ChangeFeed:
     """Wakes all watchers of a store."""
 
     def __init__(self, driver: Driver, clock: Clock) -> None:
         self._driver = driver
         self._clock = clock
         self._background = Background()
-        self._all = set[Watched]()
+        self._all = set[Watcher]()
         self._is_live = False
         self._is_closed = False
-        self._is_told = False
+        self._has_warned = False
         self._retry_at = 0.0
 
     @contextmanager
-    def watched(self) -> Iterator[Watched]:
-        """Yield what the caller waits with, by `wait`."""
-        self._all.add(watched := Watched())
+    def watched(self) -> Iterator[Watcher]:
+        """Yield a watcher for calls of `wait`; set its conversation once that exists."""
+        self._all.add(watcher := Watcher())
         try:
-            yield watched
+            yield watcher
         finally:
-            self._all.discard(watched)
+            self._all.discard(watcher)
 
-    async def wait(self, watched: Watched) -> None:
+    async def wait(self, watcher: Watcher) -> None:
         """Wait until a conversation may have changed since the last wait.
 
         Raises:
@@ -66,9 +69,11 @@ class Changes:
         """
         if not self._is_live and self._clock.monotonic() >= self._retry_at:
             self._background.start(self._follow)
-        seconds = _LOOK_SECONDS if self._is_live and watched.conversation else _POLL_SECONDS
+        seconds = _POLL_SECONDS
+        if self._is_live and watcher.conversation:
+            seconds = _STREAM_POLL_SECONDS
         waiting = [
-            asyncio.ensure_future(watched.changed.wait()),
+            asyncio.ensure_future(watcher.changed.wait()),
             asyncio.ensure_future(self._clock.sleep(seconds)),
         ]
         try:
@@ -76,7 +81,7 @@ class Changes:
         finally:
             for task in waiting:
                 task.cancel()
-        watched.changed.clear()
+        watcher.changed.clear()
         if self._is_closed:
             raise StoreClosedError("the store was closed while a conversation was watched")
 
@@ -87,27 +92,27 @@ class Changes:
         await self._background.close()
 
     async def _follow(self) -> None:
-        """Wake watchers after each change, as long as there are any."""
+        """Wake watchers after each change, until the last of them has left."""
         try:
             async with aclosing(self._driver.changes(LOG, DRAFTS)) as keys:
                 async for key in keys:
                     if not self._all:
                         return
                     changed = _CONVERSATION.split(key)[0]
-                    # The first key tells that the stream is open: what changed before is read now.
+                    # The first key means that the stream is open. All watchers read the changes before that now.
                     self._wake(
-                        watched
-                        for watched in self._all
-                        if watched.conversation == changed or not self._is_live
+                        watcher
+                        for watcher in self._all
+                        if watcher.conversation == changed or not self._is_live
                     )
                     self._is_live = True
         except StoreError as error:  # the watchers' reads report a server that is down
             if not (
-                self._is_told
+                self._has_warned
                 or isinstance(error, StoreUnavailableError)
                 or self._driver.name == "memory"
             ):
-                self._is_told = True
+                self._has_warned = True
                 _LOGGER.warning(
                     "conversations are watched by reading them once a second: %s", error
                 )
@@ -116,6 +121,6 @@ class Changes:
             self._is_live = False
             self._wake(self._all)
 
-    def _wake(self, watchers: Iterable[Watched]) -> None:
-        for watched in watchers:
-            watched.changed.set()
+    def _wake(self, watchers: Iterable[Watcher]) -> None:
+        for watcher in watchers:
+            watcher.changed.set()

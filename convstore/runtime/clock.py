@@ -17,7 +17,7 @@ from bson import ObjectId
 from convstore.exceptions import StoreUnavailableError
 from convstore.values.plain import duration
 
-_said: ContextVar[datetime | None] = ContextVar("said", default=None)
+_date_override: ContextVar[datetime | None] = ContextVar("date_override", default=None)
 
 ID_LIFETIME = 10.0
 """Seconds after which a cached conversation id is checked before use."""
@@ -28,35 +28,39 @@ APPEND_SECONDS = 60.0
 
 @asynccontextmanager
 async def append_timeout() -> AsyncIterator[None]:
-    """Limit the time of an append, a rewind or a fork; StoreUnavailableError if it timed out."""
+    """Limit the time of an append, a rewind or a fork.
+
+    Raises:
+        StoreUnavailableError: The call timed out.
+    """
     try:
         async with asyncio.timeout(APPEND_SECONDS):
             yield
     except TimeoutError as error:
         raise StoreUnavailableError(
             f"the call took longer than {duration(APPEND_SECONDS)} and was given up; "
-            "it may or may not have happened: repeat it with the same arguments"
+            "it may or may not have taken effect: repeat it with the same arguments"
         ) from error
 
 
 @contextmanager
 def as_of(moment: datetime | None) -> Iterator[None]:
-    """Date everything written in this context with another moment, such as the original date in an import."""
-    token = _said.set(moment)
+    """Use another time for everything that is written in this context, such as the original date in an import."""
+    token = _date_override.set(moment)
     try:
         yield
     finally:
-        _said.reset(token)
+        _date_override.reset(token)
 
 
 def backdated() -> datetime | None:
-    """Return the moment with which this context dates what it writes, None for the current time."""
-    return _said.get()
+    """Return the time that `as_of` set for this context, None if it is not set."""
+    return _date_override.get()
 
 
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 Moment = tuple[float, float]
-"""A time by the monotonic clock, which counts a machine's sleep where it can, and by the wall clock."""
+"""A time by the monotonic clock, which includes a machine's sleep where that is supported, and by the wall clock."""
 
 
 def _now() -> datetime:
@@ -76,7 +80,7 @@ class Clock:
     )
     wall: Callable[[], float] = time.time
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    # In an empty context instead of that of the request that happened to set the timer.
+    # The context is empty, because the callback does not belong to the request that happened to set the timer.
     call_later: Callable[[float, Callable[[], None]], object] = lambda seconds, callback: (
         asyncio.get_running_loop().call_later(seconds, callback, context=Context())
     )
@@ -86,7 +90,7 @@ class Clock:
     link: Callable[[], int] = lambda: secrets.randbits(63)
 
     def undated(self) -> datetime:
-        """Return the current time, even where everything is dated with another moment."""
+        """Return the current time, even if `as_of` set another one."""
         with as_of(None):
             return self.now()
 
@@ -95,6 +99,6 @@ class Clock:
         return self.monotonic(), self.wall()
 
     def is_within(self, seconds: float, *, since: Moment) -> bool:
-        """Return True if by both clocks fewer seconds passed since a moment; a wall clock that jumps back is old."""
+        """Return True if by both clocks less time passed since a moment; False if the wall clock jumped in between."""
         monotonic, wall = since
         return self.monotonic() - monotonic < seconds and abs(self.wall() - wall) < seconds

@@ -1,7 +1,7 @@
-"""Refresh heads: beside the first append of every 10 seconds, and beside the first one after an import.
+"""Refresh heads: concurrently with the first append of every 10 seconds, and with the first one after an import.
 
-So the order of a listing is exact to 10 seconds, and a head that is older than an append in flight was not in use
-before it. Counts are not in heads; see `Heads.page`.
+So the order of a listing is exact to 10 seconds. If a head is older than an append in flight can be, its conversation
+is idle. Counts are not in heads; see `Heads.page`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ REFRESH_AFTER = timedelta(seconds=10)
 class HeadRefresher:
     """Refreshes the heads of conversations that a store appends to.
 
-    `on_append` gets scope and id after each append: the search index below `append` seals what rests.
+    `on_append` is called with scope and id after each append. It is injected, because the search index is another use
+    case; it seals conversations that are idle.
     """
 
     def __init__(self, reader: LogReader, *, on_append: Callable[[Scope, str], None]) -> None:
@@ -46,8 +47,8 @@ class HeadRefresher:
     ) -> bool:
         """Insert an entry after its chunks, and refresh the head concurrently if that is due; see `Log.insert`.
 
-        A cancelled caller waits for the end of that, see `settle`. A refresh that fails is repeated once after the
-        insert. An acknowledged append must not have an old head: `prune` would end its conversation.
+        A cancelled caller waits for both, see `settle`. A refresh that fails is repeated once after the insert, because
+        `prune` would delete a conversation whose head is old.
 
         Returns:
             False if the scope has no such conversation any more.
@@ -70,7 +71,7 @@ class HeadRefresher:
             else:
                 await insert
         except SlotTaken:
-            # the head names this entry
+            # the refresh succeeded, so the head names an entry that does not exist
             if cached.refreshed and cached.refreshed[2] == entry.totals.link:
                 await self._refresh(cached, EntryRef(entry.number - 1, entry.after), entry.at)
             raise
@@ -78,12 +79,12 @@ class HeadRefresher:
         return await self._refresh(cached, *named) if isinstance(exists, BaseException) else exists
 
     async def catch_up(self, cached: CachedConversation, tail: Totals) -> None:
-        """Refresh the head if that is due for the last entry, whose writer may have died before it did."""
+        """Refresh the head if that is due: the writer of the last entry may have died before its refresh."""
         if tail.updated_at and self._is_due(cached, tail.updated_at):
             await self.refresh(cached, tail)
 
     async def refresh(self, cached: CachedConversation, tail: Totals) -> None:
-        """Let the head name the last entry, due or not. One command."""
+        """Refresh the head with the last entry, even if that is not due. One command."""
         if tail.updated_at:
             await self._refresh(cached, EntryRef(tail.entries, tail.link), tail.updated_at)
 
@@ -92,7 +93,7 @@ class HeadRefresher:
             return True
         moment, date, _ = cached.refreshed
         is_recent = self._clock.is_within(REFRESH_AFTER.total_seconds(), since=moment)
-        # An import dates its messages long ago, each at another time, and refreshes the head at its end.
+        # An import gives its messages old dates, and refreshes the head once at its end.
         return not is_recent or (at - date >= REFRESH_AFTER and not backdated())
 
     async def _refresh(self, cached: CachedConversation, entry: EntryRef, at: datetime) -> bool:

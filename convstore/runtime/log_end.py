@@ -20,12 +20,11 @@ from convstore.mongo.states import States
 from convstore.mongo.summaries import Summaries
 from convstore.mongo.versions import is_newer
 from convstore.runtime.cache import CachedConversation
-from convstore.runtime.log_reader import LogReader
+from convstore.runtime.log_reader import DELETED, LogReader
 from convstore.values.scope import Scope
 
 _Document = Mapping[str, Any]
 _Read = tuple[_Document | None, list[Entry], list[int]]
-_DELETED = "the conversation was deleted while it was read; call again"
 
 
 class LogEnd(NamedTuple):
@@ -35,8 +34,8 @@ class LogEnd(NamedTuple):
         state: The state of the conversation.
         entries: The last entries, in order.
         documents: Number of documents read.
-        size: Size of the entries read, those included that no view needs.
-        round_trips: Round trips that it took to read them.
+        size: Size of all entries read, even of those that no view needs.
+        round_trips: Number of round trips of the read.
     """
 
     state: State
@@ -81,15 +80,13 @@ class LogEndReader:
         known: Entry | None = None,
         items_from: int = 0,
     ) -> LogEnd:
-        """Return the state and the last entries from a number on.
+        """Return the state and the last entries from a number on; the arguments are those of `States.read_end`.
 
-        One command; a second one in parallel reads the head if the cached id is 10 seconds old. One more reads a large
-        summary that is new to this store.
-
-        The arguments are those of `States.read_end`.
+        This takes one command. If the cached id is 10 seconds old, a second command in parallel reads the head. A large
+        summary that this store has not read yet takes one more.
 
         Raises:
-            ConversationDeletedError: The scope has another conversation now, or none.
+            ConversationDeletedError: The scope's conversation was deleted, or replaced by another one.
         """
         is_fresh = self._cache.is_fresh(cached)
         read = partial(
@@ -110,7 +107,7 @@ class LogEndReader:
         )
         state, round_trips = await self._state_of(cached, document, entries)
         cached.revision = max(cached.revision, state.revision)
-        if state.newest:  # a read from before the first summary may end after one that found it
+        if state.newest:  # never reset: an older read may end after one that found a summary
             cached.may_have_summaries = True
         documents = (document is not None) + len(entries) + len(passed) + (not is_fresh)
         size = sum(entry.size for entry in entries) + sum(passed)
@@ -125,7 +122,7 @@ class LogEndReader:
     async def _state_of(
         self, cached: CachedConversation, document: _Document | None, entries: Sequence[Entry]
     ) -> tuple[State, int]:
-        """Return the state, and the round trips that it took with the read of its document."""
+        """Return the state, and the number of round trips including the read of its document."""
         if document is None:
             await self._check_exists(cached)
             return await self._restored(cached, entries), 5 if entries else 2
@@ -136,15 +133,15 @@ class LogEndReader:
         return await self._state(cached, document)
 
     async def state(self, cached: CachedConversation) -> State:
-        """Return the state of a conversation. One command, as for `read`."""
+        """Return the state of a conversation. As many commands as `read`."""
         return (await self.read(cached)).state
 
     async def _check_exists(self, cached: CachedConversation) -> None:
         if self.reader.seen(cached.scope, await self._heads.find(dict(cached.scope))) is not cached:
-            raise ConversationDeletedError(_DELETED)
+            raise ConversationDeletedError(DELETED)
 
     async def _state(self, cached: CachedConversation, document: _Document) -> tuple[State, int]:
-        """Return the state that a document holds; a large summary that is new has a document of its own."""
+        """Return the state in a document, and the round trips; a large summary is read from its own document."""
         (token, digest) = current_summary(document)
         summary = None
         round_trips = 1
@@ -164,7 +161,7 @@ class LogEndReader:
         return state, round_trips
 
     async def _restored(self, cached: CachedConversation, entries: Sequence[Entry]) -> State:
-        """Insert a lost state again; an empty log has no state yet."""
+        """Rebuild and insert a lost state; an empty log has no stored state yet."""
         if not entries:
             return State(cached.conversation, self._clock.now())
         totals = entries[-1].totals
@@ -179,11 +176,11 @@ class LogEndReader:
         await self.states.insert(state)
         document = await self.states.find(cached.conversation)
         if document is None:
-            raise ConversationDeletedError(_DELETED)
+            raise ConversationDeletedError(DELETED)
         return (await self._state(cached, document))[0]
 
 
 def _revision(document: _Document | None, known: int) -> int:
-    """Return the revision of a state; a missing state is not stale, and damage is found when it is parsed."""
+    """Return the revision of a state; a missing or damaged one counts as current, because parsing it reports it."""
     revision = document.get("revision") if document else known
     return revision if isinstance(revision, int) else known

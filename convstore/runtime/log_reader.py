@@ -1,9 +1,9 @@
-"""Read the log consistently: snapshots of it, their entries with active messages only, messages by id, and payloads.
+"""Read the log consistently: snapshots, entries with active messages only, messages by id, and payloads.
 
-A call reads by the conversation id that it found first. If the scope is deleted and used again during the call, it
-raises `ConversationDeletedError`, not an error about damage, and is repeated.
+A call reads by the conversation id that it found first. If the scope is deleted and used again during the call, the
+call raises `ConversationDeletedError`, not an error about damage; the caller repeats it.
 
-The module is long because all its readers answer a deletion or a late writer in the same way.
+The module is long because all its readers handle a deletion or a late writer in the same way.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from convstore.messages.values import Codec
 from convstore.mongo.documents import LEAN
 from convstore.mongo.heads import Head, Heads
 from convstore.mongo.keys import entry_id, first_id
-from convstore.mongo.log import Log, StoredMessageRow
+from convstore.mongo.log import LOG_END, Log, StoredMessageRow
 from convstore.mongo.parallel import together
 from convstore.runtime.cache import CachedConversation, ConversationCache
 from convstore.runtime.clock import Clock
@@ -49,9 +49,9 @@ from convstore.values.scope import Scope
 
 _ENTRIES_AT_ONCE = 100
 _MOST_EXCLUDED = 64
-_END = 2**53
+
 _PAUSES = (0.0, 0.02, 0.1, 0.3, 0.6, 1.0)
-_DELETED = "the conversation was deleted while it was read; call again"
+DELETED = "the conversation was deleted while it was read; call again"
 
 _Found = TypeVar("_Found")
 
@@ -62,8 +62,8 @@ class Snapshot(NamedTuple):
     Attributes:
         cached: The conversation.
         tail: Totals of the entry.
-        active: Says which messages are active.
-        read: The entries that were read to know that.
+        active: The active messages.
+        read: The rewind entries that were read to find these.
     """
 
     cached: CachedConversation
@@ -76,7 +76,7 @@ class Snapshot(NamedTuple):
         return summary.last <= self.tail.messages and summary.gaps == self.active.gaps(summary.last)
 
     def changed_since(self, earlier: Snapshot) -> int:
-        """Return the first ordinal whose message may be active in only one of two snapshots, else a later one."""
+        """Return the first ordinal that may be active in only one of two snapshots, else the one after the end."""
         if self.tail.entries < earlier.tail.entries:  # a backup was restored
             return 1
         changed = difference(earlier.active.ranges, self.active.ranges)
@@ -94,17 +94,17 @@ class Snapshot(NamedTuple):
 
 
 class _Reading:
-    """The context of a read; one made of a generator takes three times as long."""
+    """The context manager of a read; one made from a generator takes three times as long."""
 
     def __init__(self, is_current: Callable[[], Awaitable[bool]]) -> None:
         self._is_current = is_current
 
     async def __aenter__(self) -> None:
-        """Begin."""
+        """Enter the context; nothing is checked yet."""
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, CorruptDocumentError) and not await self._is_current():
-            raise ConversationDeletedError(_DELETED) from error
+            raise ConversationDeletedError(DELETED) from error
 
 
 @dataclass(kw_only=True, eq=False)
@@ -114,11 +114,11 @@ class LogReader:
     Attributes:
         heads: Commands on heads.
         log: Commands on the log, whose results are not checked.
-        cache: The conversations that the store knows.
+        cache: The cached conversations.
         codec: Decodes messages.
         counter: The store's token counter.
         clock: The store's clock.
-        schema: Knows whether this version may use the database.
+        schema: Checks that this version may use the database.
     """
 
     heads: Heads
@@ -130,7 +130,7 @@ class LogReader:
     schema: SchemaWatch
 
     async def find(self, scope: Scope) -> CachedConversation | None:
-        """Return the scope's conversation, or None. No command while the cached id is fresh."""
+        """Return the scope's conversation, if there is one. No command while the cached id is fresh."""
         cached = self.cache.get(scope)
         if cached is not None and self.cache.is_fresh(cached):
             return cached
@@ -151,7 +151,7 @@ class LogReader:
         return now is not None and now.conversation == cached.conversation
 
     def reading(self, cached: CachedConversation) -> _Reading:
-        """Tell damage from a concurrent deletion: after an error inside, check that the conversation still exists.
+        """Return a context that raises another error if damage is found because the conversation was deleted.
 
         Raises:
             ConversationDeletedError: The conversation was deleted meanwhile.
@@ -168,9 +168,9 @@ class LogReader:
     ) -> _Found:
         """Read the end of the log, and retry until it has all entries and the revision that this store has seen.
 
-        A newly elected primary may briefly return less than its predecessor acknowledged. This lasts for seconds. If
-        the cached state is older and the log is still shorter, a backup was restored: the conversation is dropped from
-        the cache and the shorter log is returned.
+        For some seconds a newly elected primary may return less than its predecessor acknowledged. If the cached tail
+        is older than that, a shorter log means that a backup was restored. Then the conversation is dropped from the
+        cache and the shorter log is returned.
 
         Args:
             cached: The conversation.
@@ -179,7 +179,7 @@ class LogReader:
             revision: Returns the revision of the state in the result.
 
         Raises:
-            ConversationDeletedError: The log is shorter because the conversation was deleted.
+            ConversationDeletedError: The log is shorter, because the conversation was deleted.
             StoreUnavailableError: The log is still stale after two seconds.
         """
         entries = cached.entries
@@ -192,7 +192,7 @@ class LogReader:
             if last(found) >= entries and (revision is None or revision(found) >= minimum_revision):
                 return found
             if not await self._is_current(cached):
-                raise ConversationDeletedError(_DELETED)
+                raise ConversationDeletedError(DELETED)
             if not is_recent:
                 self.cache.forget(cached)
                 return found
@@ -207,7 +207,7 @@ class LogReader:
         """Return the messages with some ids, by id; read again if one is missing and `retry_if_stale`."""
         found = await self.log.messages_by_id(cached.conversation, ids)
         if retry_if_stale and len(found) < len(set(ids)) and cached.entries:
-            # a new primary may have shown less before; from now on it will not
+            # a new primary may not have shown all writes yet; after reading the tail it does
             await self.tail(cached)
             found = await self.log.messages_by_id(cached.conversation, ids)
         cached.know_questions([row.message for row in found.values()])
@@ -216,7 +216,11 @@ class LogReader:
     async def find_message(
         self, scope: Scope, message_id: str
     ) -> tuple[CachedConversation, StoredMessageRow]:
-        """Return a conversation and one of its messages; an UnknownMessageError without it."""
+        """Return a conversation and one of its messages.
+
+        Raises:
+            UnknownMessageError: The conversation or the message does not exist.
+        """
         cached = await self.find(scope)
         rows = await self.messages_by_id(cached, [message_id]) if cached else {}
         if cached is None or not rows:
@@ -229,8 +233,8 @@ class LogReader:
         """Return a conversation and the question of one of its turns.
 
         Raises:
-            UnknownMessageError: The log does not have it.
-            InvalidInputError: The message with this id is no question.
+            UnknownMessageError: The log does not have the question.
+            InvalidInputError: The message with this id is not a question.
         """
         try:
             cached, row = await self.find_message(scope, turn_id)
@@ -240,18 +244,18 @@ class LogReader:
         return cached, row
 
     async def entry_with(self, cached: CachedConversation, ordinal: int) -> int:
-        """Return the number of the entry of a message, 1 if there is none. At most one command."""
+        """Return the number of the entry with a message, or 1 if the log has no such message. At most one command."""
         if ordinal <= 1:
             return 1
         found = await self.log.entries_around(cached.conversation, before=ordinal + 1, limit=1)
         return found[0].number if found else 1
 
     async def newest_results(
-        self, log: Snapshot, *, before: int = _END, limit: int, tools_only: bool = False
+        self, log: Snapshot, *, before: int = LOG_END, limit: int, tools_only: bool = False
     ) -> list[Entry]:
-        """Return the last entries with active results or long messages before an ordinal, newest first, no bodies.
+        """Return the last entries with active results or long messages before an ordinal, newest first, without bodies.
 
-        One command; another one for each 64 rewound ranges, as long as there are too few.
+        One command, and one more for each 64 rewound ranges as long as fewer than `limit` are found.
         """
         found = list[Entry]()
         while True:
@@ -272,7 +276,7 @@ class LogReader:
             before = entries[-1].first
 
     async def tail(self, cached: CachedConversation) -> Totals:
-        """Return the totals of the last entry, after all entries that this store knows to be acknowledged."""
+        """Read the totals of the last entry; no entry that this store knows to be acknowledged is missing in them."""
         totals = await self.read_your_writes(
             cached,
             lambda: self.log.last_totals(cached.conversation),
@@ -289,10 +293,10 @@ class LogReader:
         *,
         known: Rewinds | None = None,
     ) -> Snapshot:
-        """Return the log as of its last entry, which is one command, or as of the entry whose totals are given.
+        """Return the log as of the entry with some totals, by default as of its last entry, which takes one command.
 
-        After a rewind two more commands in parallel at most: for what `entries`, and the cache or `known`, lack of the
-        rewind entry and its whole list.
+        After a rewind the rewind entry and the entry with its whole list are needed. If neither the cache (or `known`)
+        nor `entries` has them, they are read with at most two more commands in parallel.
         """
         totals = await self.tail(cached) if totals is None else totals
         known = cached.active if known is None else known
@@ -331,14 +335,14 @@ class LogReader:
         *,
         runs: Sequence[int] = (),
     ) -> list[str]:
-        """Return ranges of payloads of entries that were read; see `Log.payload_ranges`."""
+        """Return the texts of some ranges of payloads, in order; see `Log.payload_ranges`."""
         read = partial(self.log.payload_ranges, cached.conversation, wanted, runs=runs)
         return await self._read_whole(cached, read)
 
     async def _read_whole(
         self, cached: CachedConversation, read: Callable[[], Awaitable[_Found]]
     ) -> _Found:
-        """Read; if a document is missing, which a new primary may not show yet, wait for it and read again."""
+        """Call `read`, once more if a document is missing: a new primary may not show it before the tail was read."""
         try:
             return await read()
         except CorruptDocumentError:
@@ -348,7 +352,7 @@ class LogReader:
     async def payloads_of(
         self, cached: CachedConversation, messages: Sequence[EntryMessage]
     ) -> dict[str, str]:
-        """Return the payloads of those messages that have one, by message id; one command for successive messages."""
+        """Return the payloads of messages, by message id; one command for each run of successive messages."""
         refs = [message.payload for message in messages if message.payload]
         texts = await self.payloads(cached, refs, runs=payload_runs(messages))
         return dict(
@@ -358,7 +362,7 @@ class LogReader:
     async def decode_all(
         self, cached: CachedConversation, messages: Sequence[EntryMessage], *, whole: bool = True
     ) -> list[BaseMessage]:
-        """Decode messages in full, equal to those that were appended, or as views show them in finished turns.
+        """Decode messages in full, or without `whole` as views show them in finished turns.
 
         Raises:
             CorruptDocumentError: A stored message is damaged.
@@ -379,7 +383,7 @@ class LogReader:
         return await run_in_thread_if_long(decode, characters=characters_of(messages, texts))
 
     async def counted(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return entries with sizes by the store's counter; those of another counter are recounted in a thread."""
+        """Return entries with sizes by the store's counter; entries of another counter are recounted in a thread."""
         if all(entry.totals.counter == self.counter.name for entry in entries):
             return list(entries)
         return await asyncio.to_thread(recount, entries, codec=self.codec, counter=self.counter)
@@ -389,7 +393,7 @@ class LogReader:
     ) -> Totals:
         """Return the totals of the last entry, or of a branch, with sizes by the store's counter.
 
-        If another counter wrote that entry, the log without payloads is read once, and later only new entries.
+        If another counter wrote that entry, the whole log without payloads is read; later calls read only new entries.
         """
         if tail.counter == self.counter.name or not tail.messages:
             return tail
@@ -422,9 +426,9 @@ class LogReader:
     ) -> AsyncGenerator[Sequence[Entry], None]:
         """Yield the entries of a log from a number on with their active messages, in order, in batches that grow.
 
-        One command for each batch. Many successive entries of which all messages were rewound, such as those of other
-        answers, are left out; `events_in_gaps` has what they say of a turn. With `as_stored` entries have all messages,
-        and the totals that they were stored with.
+        One command for each batch. A long series of entries without active messages is skipped, such as those of other
+        answers; `events_in_gaps` reads their events. With `as_stored` entries have all messages, and their totals as
+        they are stored.
 
         Raises:
             BrokenLogError: An entry is missing.
@@ -444,9 +448,9 @@ class LogReader:
     async def events_in_gaps(
         self, log: Snapshot, turn_id: str, variants: Iterable[tuple[str, str]]
     ) -> list[TurnEvent]:
-        """Return what was decided about calls of a turn, in order, also where `batches` leaves entries out.
+        """Return the events of a turn's calls, in order, including those of entries that `batches` skips.
 
-        `variants` are the places and ids of the variants that entries of the turn belong to.
+        `variants` are the places and ids of the variants of the turn.
         """
         found = await self.log.places.events_of(
             log.cached.conversation, turn_id, variants, through=log.tail.entries
@@ -461,7 +465,7 @@ class LogReader:
         before: int,
         fields: Mapping[str, int] = LEAN,
     ) -> list[Entry]:
-        """Return all entries from one number and before another, in order; they are known to be in the log.
+        """Return the entries with numbers from `start` to before `before`, in order; the log must have all of them.
 
         Raises:
             BrokenLogError: An entry is missing.
@@ -477,7 +481,7 @@ class LogReader:
         return await self._read_whole(cached, read)
 
     def summary_messages(self, summary: SummaryRecord | None, **options: bool) -> list[BaseMessage]:
-        """Return the messages that present a summary; `options` are those of `log.summary.summary_messages`."""
+        """Return the messages that show a summary; `options` are those of `log.summary.summary_messages`."""
         if summary is None:
             return []
         try:
@@ -496,9 +500,12 @@ class LogReader:
         rewound: bool = True,
         fields: Mapping[str, int] = LEAN,
     ) -> AsyncGenerator[tuple[CachedConversation, Entry]]:
-        """Iterate over the entries of the log up to its end or the one with these totals; an error if it is deleted.
+        """Iterate over the entries of the log, up to its end or to the entry with these totals.
 
-        Without `rewound`, entries have their active messages only. By default they lack facts that no view needs.
+        Without `rewound`, entries have their active messages only. By default, facts that no view needs are not read.
+
+        Raises:
+            ConversationDeletedError: The conversation was deleted meanwhile.
         """
         cached = await self.find(scope)
         if cached is None:
@@ -512,19 +519,19 @@ class LogReader:
                 for entry in entries:
                     yield cached, entry
         if not await self._is_current(cached):
-            raise ConversationDeletedError(_DELETED)
+            raise ConversationDeletedError(DELETED)
 
 
 def check_question(row: StoredMessageRow) -> None:
-    """Raise an InvalidInputError if a message is no question."""
+    """Raise an InvalidInputError if a message is not a question."""
     if not row.message.begins_turn:
         raise InvalidInputError(
-            f"message {row.message.id!r} is no question, so no turn begins with it"
+            f"message {row.message.id!r} is not a question, so no turn begins with it"
         )
 
 
 def grown(at_once: int) -> int:
-    """Return the number of entries to read after so many."""
+    """Return the number of entries for the next read: twice as many, up to 100."""
     return max(at_once, min(2 * at_once, _ENTRIES_AT_ONCE))
 
 
@@ -556,7 +563,7 @@ def check_links(conversation: str, entries: Sequence[Entry]) -> None:
     """Check that each entry follows the one before it, directly or after entries with only items.
 
     Raises:
-        BrokenLogError: Another entry is missing, or one names another predecessor.
+        BrokenLogError: An entry with messages is missing, or an entry names another predecessor.
     """
     for before, entry in pairwise(entries):
         if entry.after != before.totals.link:
@@ -569,7 +576,7 @@ def check_links(conversation: str, entries: Sequence[Entry]) -> None:
 
 
 def _counted_part(cached: CachedConversation, tail: Totals) -> Totals:
-    """Return the totals up to which a log was counted, if nothing was rewound since; else none."""
+    """Return the totals up to which the log was recounted, or empty totals if it was not, or was rewound since."""
     counted = cached.counted
     if counted is None or counted.rewind_entry != tail.rewind_entry:
         return Totals()

@@ -1,6 +1,6 @@
-"""Run an event loop in a thread of its own, for sync callers of an async store.
+"""Run an event loop in a separate thread, for sync callers of an async store.
 
-The caller blocks until the result is there. As the loop never runs in the caller's thread, a sync call inside a running
+The caller blocks until it has the result. As the loop never runs in the caller's thread, a sync call inside a running
 loop blocks that loop, but cannot deadlock.
 """
 
@@ -17,7 +17,7 @@ from convstore.exceptions import StoreClosedError
 
 _Result = TypeVar("_Result")
 BothWays = tuple[Callable[[Any], Awaitable[Any]], Callable[[Any], Any]]
-"""A function from a request to its answer, for async and for sync callers."""
+"""Two functions from a request to its answer: an async one and a sync one."""
 
 
 class LoopThread:
@@ -68,7 +68,7 @@ async def _cancel_others() -> None:
 
 class _Closable(Protocol):
     async def close(self) -> None:
-        """Release everything that it holds."""
+        """Release all resources."""
         ...
 
 
@@ -76,14 +76,14 @@ _Store = TypeVar("_Store", bound=_Closable)
 
 
 _of_parents: list[object] = []
-"""Twins of the process that forked this one: collecting their event loop would end its watch of shared sockets."""
+"""Twins of the parent process after a fork. Collecting their event loop would stop it from watching shared sockets."""
 
 
 class Twin(Generic[_Store]):
-    """A second store on an event loop of its own, made when a sync caller first needs it, once in each process.
+    """A second store on its own event loop, for sync callers; created at the first call in each process.
 
     Args:
-        make: Makes the store.
+        make: Creates the store.
     """
 
     def __init__(self, make: Callable[[], _Store]) -> None:
@@ -94,7 +94,7 @@ class Twin(Generic[_Store]):
         self._process = os.getpid()
 
     def _leave_to_parent(self) -> None:
-        """Start again in a forked process, which has no thread of its parent's."""
+        """Start again in a forked process, in which the threads of its parent do not run."""
         if self._process != os.getpid():
             _of_parents.append(self._made)
             self._process = os.getpid()
@@ -123,7 +123,7 @@ class Twin(Generic[_Store]):
 
     async def close(self) -> None:
         """Close the second store and end its thread; sync callers get `StoreClosedError`."""
-        # A thread of its own: those of the loop may all be waiting for the second store.
+        # In a new thread: all threads of the loop's own executor may be waiting for the second store.
         with ThreadPoolExecutor(1) as thread:
             await asyncio.get_running_loop().run_in_executor(thread, self._stop)
 

@@ -13,9 +13,9 @@ from typing import TypeVar
 _Made = TypeVar("_Made")
 
 SLICE = 0.002
-"""Seconds after which work pauses. They are read from a clock that costs nothing, not from the thread's."""
+"""Seconds after which work pauses, by the performance counter, which is cheaper to read than the thread's clock."""
 SHARE = 0.1
-"""Share of a core that it may take."""
+"""Share of a core that work may take."""
 COMMAND = 0.0005
 """Processor time that a command to the server takes, in seconds."""
 
@@ -43,7 +43,7 @@ class Pace:
                 began = time.perf_counter()
 
     async def spent(self, seconds: float) -> None:
-        """Note that time was used, and pause if a slice is over."""
+        """Add processor time that was used, and pause if a slice is over."""
         self._used += seconds
         if self._used >= SLICE:
             used = self._used

@@ -10,14 +10,14 @@ from convstore.mongo.log import StoredMessageRow
 from convstore.runtime.log_reader import LogReader, Snapshot
 
 
-class Place(NamedTuple):
+class TurnPlace(NamedTuple):
     """A place of a log as of one of its entries.
 
     Attributes:
         log: The log.
         question: The question of the turn that was asked for.
         standing: The variant that is shown there.
-        is_shown: The place is in the active log: its question is active, or it is empty.
+        is_shown: True if the question that is shown there is active.
     """
 
     log: Snapshot
@@ -27,16 +27,13 @@ class Place(NamedTuple):
 
 
 def place_of(question: StoredMessageRow) -> str:
-    """Return the place of a turn, given its question: the id of the turn that stood there first."""
+    """Return the place of a turn, given its question: the id of the first turn there."""
     event = EVENT.of(question.entry)
     return (event and event.first_turn) or question.message.id
 
 
 async def standing_at(reader: LogReader, log: Snapshot, place: str) -> Standing:
-    """Return the variant shown at a place, by the last entry that changed it; its question may be lost.
-
-    One or two commands.
-    """
+    """Return the variant shown at a place, as the last entry that changed it records. One or two commands."""
     row = await reader.log.places.last(
         log.cached.conversation, at_place(place), through=log.tail.entries
     )
@@ -44,7 +41,7 @@ async def standing_at(reader: LogReader, log: Snapshot, place: str) -> Standing:
 
 
 async def standing_of(reader: LogReader, log: Snapshot, turn_id: str, place: str) -> Standing:
-    """Return the variant shown at the place of a turn, whose question may be lost, as a repair found."""
+    """Return the variant shown at the place of a turn; `place` is used if a repair found the turn's question lost."""
     rows = await reader.messages_by_id(log.cached, [turn_id])
     if turn_id in rows:
         return (await place_at(reader, log, rows[turn_id])).standing
@@ -56,22 +53,22 @@ async def place_at(
     log: Snapshot,
     question: StoredMessageRow,
     standing: Standing | None = None,
-) -> Place:
-    """Return the place of a turn, given the result of `standing_at`. Rarely two commands.
+) -> TurnPlace:
+    """Return the place of a turn; `standing` is the result of `standing_at`, which else is read with one command.
 
-    One command more without `standing`.
+    Rarely two more commands.
     """
     log.cached.know_questions([question.message])
     if standing is None:
         standing = await standing_at(reader, log, place_of(question))
     standing, is_shown = await shown_at(reader, log, standing)
-    return Place(log, question, standing, is_shown)
+    return TurnPlace(log, question, standing, is_shown)
 
 
 async def shown_at(reader: LogReader, log: Snapshot, standing: Standing) -> tuple[Standing, bool]:
-    """Return the variant shown at a place, by the last entry that changed it, and True if its question is active.
+    """Return the variant shown at a place, and True if its question is active; `standing` is that of `standing_at`.
 
-    No command for a question that this store knows and that has its answer; else one or two.
+    No command if the question is cached and a variant is shown; else one or two.
     """
     turn = standing.shown.turn
     ordinals = log.cached.known_questions([turn])
@@ -87,7 +84,7 @@ async def shown_at(reader: LogReader, log: Snapshot, standing: Standing) -> tupl
 async def _answered_since(
     reader: LogReader, log: Snapshot, standing: Standing, question: int
 ) -> Standing:
-    """Return the variant shown at a place; its own variant if the question stood alone and was answered since."""
+    """Return the variant shown at a place; its first variant if the question was shown alone and answered since."""
     turn = standing.shown.turn
     is_answered = log.active.next_active(question + 1) <= log.tail.messages
     if standing.shown.variant or not is_answered:

@@ -1,4 +1,4 @@
-"""Try again as long as other writers are faster: one limit and one way to wait, for every writer of a log."""
+"""Retry writes that collide with other writers: one limit and one back-off for all of them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _BACKOFF = 0.002
 _LONGEST_BACKOFF = 0.2
 
 
-class Outrun(Exception):  # noqa: N818 - a result, which `until_written` catches
-    """Another writer changed what this write depends on."""
+class WriteConflict(Exception):  # noqa: N818 - a result, which `until_written` catches
+    """Another writer changed the data that this write depends on."""
 
 
 class Attempts:
-    """The attempts to write something at the end of a log.
+    """The attempts of one write.
 
     Attributes:
-        lost: Number of attempts that other writers won.
+        lost: Number of attempts that collided with another writer.
     """
 
     def __init__(self) -> None:
         self.lost = 0
 
     def lose(self) -> None:
-        """Count an attempt that another writer won.
+        """Count a collision.
 
         Raises:
             StoreError: It was the thousandth one.
@@ -44,23 +44,23 @@ class Attempts:
             )
 
     async def back_off(self) -> None:
-        """Count an attempt that another writer won, and wait: exponentially longer, with jitter. See `lose`."""
+        """Count a collision, and wait: exponentially longer each time, with jitter. It raises like `lose`."""
         longest = min(_LONGEST_BACKOFF, _BACKOFF * 2 ** min(self.lost, 10))
         self.lose()
         await asyncio.sleep(random.uniform(0, longest))  # noqa: S311 - jitter
 
 
 async def until_written(
-    write: Callable[[], Awaitable[_Result]], *outrun: type[Exception]
+    write: Callable[[], Awaitable[_Result]], *conflicts: type[Exception]
 ) -> _Result:
-    """Return what `write` returns; call it again as long as it raises one of these errors: other writers were faster.
+    """Return the result of `write`; call it again as long as it raises one of the errors that mean a collision.
 
     Raises:
-        StoreError: They were faster a thousand times.
+        StoreError: It collided a thousand times.
     """
     attempts = Attempts()
     while True:
         try:
             return await write()
-        except outrun:
+        except conflicts:
             await attempts.back_off()

@@ -1,4 +1,4 @@
-"""Watch whether this version may use the database, while other processes migrate it."""
+"""Check that this version may use the database, while other processes migrate it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from convstore.runtime.clock import ID_LIFETIME, Clock
 
 
 class SchemaWatch:
-    """Knows for each call of a store whether this version may use the database, by one find in 10 seconds.
+    """Checks before each call of a store that this version may use the database; one find in 10 seconds.
 
     Attributes:
         is_ready: True once the database is known to be set up.
@@ -24,14 +24,19 @@ class SchemaWatch:
         self.is_ready = False
 
     async def check(self) -> None:
-        """Raise a SchemaVersionError if a migration excludes this version, a NotSetUpError before `setup`."""
+        """Check the version; at most one command.
+
+        Raises:
+            SchemaVersionError: A migration excludes this version.
+            NotSetUpError: The database is not set up.
+        """
         if not self._is_known():
             async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
                 if not self._is_known():  # another call may have read it meanwhile
                     await self.read()
 
     async def read(self) -> None:
-        """Read what the database asks for; raise as `check` does. One command."""
+        """Read the version that the database requires; raises the errors of `check`. One command."""
         read_at = self._clock.moment()
         await self._migrator.check()
         self._read_at = read_at

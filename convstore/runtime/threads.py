@@ -1,4 +1,4 @@
-"""Keep the event loop free: long work goes to a thread, and noticeable work of many tasks is done one by one.
+"""Keep the event loop responsive: long work runs in a thread, and shorter work of many tasks runs one by one.
 
 Python switches threads every few milliseconds, unless a single C call takes longer.
 """
@@ -21,7 +21,7 @@ _LONG = 200_000
 """Characters that take about 10 ms to decode in the worst case, nested JSON; plain text takes a twentieth of that."""
 
 _NOTICEABLE = 2_000
-"""Characters that take some tenths of a millisecond, to which the steps of many users at once add up."""
+"""Characters that take some tenths of a millisecond, which is noticeable if many users do so at once."""
 
 _gates = WeakValueDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
 
@@ -36,7 +36,7 @@ _CONTAINERS = (dict, list, tuple)
 async def run_in_thread_if_long(work: Callable[[], _Result], *, characters: int) -> _Result:
     """Return the result of the work, which runs in a thread if it is long.
 
-    After noticeable work the event loop first runs everything else that is ready, before it does more of the kind.
+    After noticeable work the event loop runs everything else that is ready before it begins further such work.
     """
     if characters > _LONG:
         return await asyncio.to_thread(work)
@@ -74,6 +74,6 @@ def characters_in(messages: Sequence[BaseMessage]) -> int:
                 if child:
                     todo.append(child)
             elif issubclass(type(child), Document):
-                # other objects are not touched: a property of theirs may raise
+                # attributes of other objects are not read: a property may raise
                 todo.append(child.__dict__)
     return characters

@@ -1,6 +1,6 @@
-"""The store: opens and sets up a database, lists and searches its conversations, ends them, and makes their handles.
+"""The store: sets up a database, creates handles of its conversations, and lists, searches and deletes conversations.
 
-Floor 6. It creates the services once, and the `Host` that hands them to the handles.
+Floor 6. It creates the services once, and the `Host` that passes them to the handles.
 """
 
 from __future__ import annotations

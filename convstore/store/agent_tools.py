@@ -1,7 +1,7 @@
 """Tools for an agent to register: the read-back tool, and wrappers that number the sources of its own tools.
 
-A tool works on the conversation that it is made for, or on that of a run, which the application names in the run's
-context or configuration; never on one that a model names.
+A tool works on the conversation that it is created for, or on the conversation that the application names in the
+context or configuration of the run. A model can never choose the conversation.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def retrieve_previous_sources_tool(
 ) -> AgentTool:
     """Return the tool that reads full content again, for an agent that serves many conversations.
 
-    The conversation is that of the run, under the store's scope keys: from `scope`, the context of a graph's run or
-    ``config["configurable"]``, which the application sets on the server side; never from the model.
+    It reads the conversation of the run. The scope values come from `scope`, from the context of a graph's run or from
+    ``config["configurable"]``, which the application sets on the server side; they never come from the model.
 
     Args:
         store: The store of the conversations.
@@ -62,7 +62,7 @@ def retrieve_previous_sources_tool(
             sources and the content of a result, as its tool showed them.
 
     Raises:
-        InvalidInputError: Not a store, or a value of a wrong type.
+        InvalidInputError: `store` is not a store, or a value has a wrong type.
         InvalidScopeError: From the tool, if the run lacks a scope key, or has two different values for it.
     """
     if not isinstance(store, ConversationStore):
@@ -86,9 +86,9 @@ def search_conversations_tool(
 ) -> AgentTool:
     """Return a tool that searches the other conversations of the same user, for an agent that should have it.
 
-    The scope values that the conversations share are those of the run, as for `retrieve_previous_sources_tool`; never
-    from the model. The run's own conversation is left out. Text that the agent repeats stays in this conversation, even
-    if the other one is erased.
+    The conversations share scope values with the run, which come from the application as for
+    `retrieve_previous_sources_tool`, never from the model. The run's own conversation is left out. If the agent repeats
+    a text from another conversation, this text remains even after that conversation is erased.
 
     Args:
         store: The store of the conversations; or the agent's conversation, whose scope values are used instead of those
@@ -98,7 +98,8 @@ def search_conversations_tool(
         page_tokens: Size of an answer, 100 to 16,000.
 
     Raises:
-        InvalidInputError: Not a store, no scope keys of it, or a conversation with `scope`.
+        InvalidInputError: `store` is neither a store nor a conversation, `shared_keys` are not scope keys of it, or
+            `scope` was passed with a conversation.
         InvalidScopeError: From the tool, if the run lacks one of the keys.
     """
     if not isinstance(store, ConversationStore | Conversation):
@@ -143,7 +144,7 @@ def _scopes_of_run(
     config: RunnableConfig,
     chosen: ScopeChoice | None,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the scope values of a run under some keys, and those of its conversation; none for a run outside one."""
+    """Return the scope values of a run under some keys, and those of its conversation, if it has one."""
 
     def shared_of(run: Run) -> dict[str, Any]:
         return {key: value for key, value in chosen_values(chosen, run).items() if key in keys}
@@ -187,22 +188,22 @@ def number_sources(
 ) -> BaseTool:
     """Return the tool with results whose source ids are unique in the conversation before a model sees them.
 
-    The sources are found as `append` finds them; a result without sources is unchanged. Numbers are added to the text
-    that the tool wrote, which otherwise stays: in place of its own marks ``[1]``, before each passage, in the items of
-    JSON, or, if the text does not show every source, in lines above it. Nothing of the artifact is shown by it. Each
-    source has its ``source_id`` in the artifact, too. A list of sources that a tool or a function returns as its
-    content is written as ``[11] title (url)`` with the text below, and the earlier number of a passage that was shown
-    before. One command for each result.
+    Sources are detected as in `append`; a result without sources is unchanged. Numbers are added to the text that the
+    tool wrote, which is not changed otherwise: in place of its own marks ``[1]``, before each passage, in the items of
+    JSON, or, if the text does not show every source, in lines above it. Content of the artifact that the text does not
+    show stays hidden from the model. Each source also gets its ``source_id`` in the artifact. If a tool or a function
+    returns a list of sources as its content, each is written as ``[11] title (url)`` with the text below; a passage
+    that was shown before also has its earlier number. One command for each result.
 
     Args:
         tool: A retriever tool, any other tool, or a function, sync or async.
         chat: The conversation; or a store, which takes it from the run as for `retrieve_previous_sources_tool`.
         scope: As for `retrieve_previous_sources_tool`; not for a conversation.
-        render: Writes the content from the sources, in place of the tool's own; JSON stays.
+        render: Writes the content from the sources, in place of the tool's own content; JSON is not replaced.
 
     Raises:
-        InvalidInputError: Neither a tool nor a function, neither a conversation nor a store, or a conversation with
-            `scope`.
+        InvalidInputError: `tool` is neither a tool nor a function, `chat` is neither a conversation nor a store, or
+            `scope` was passed with a conversation.
         InvalidScopeError: From the tool, as for `retrieve_previous_sources_tool`.
     """
     if not isinstance(chat, Conversation | ConversationStore):
@@ -218,7 +219,11 @@ def number_sources(
 def _chosen(
     owner: Conversation | ConversationStore, scope: ScopeChoice | None
 ) -> ScopeChoice | None:
-    """Return the scope choice of a tool, checked; a conversation has its own scope."""
+    """Return the checked scope choice of a tool.
+
+    Raises:
+        InvalidInputError: It was passed with a conversation, which has its own scope.
+    """
     if isinstance(owner, ConversationStore):
         return check_scope_choice(owner.scope_keys, scope)
     if scope is not None:
@@ -235,7 +240,7 @@ def _scope_of(keys: Sequence[str], config: RunnableConfig, chosen: ScopeChoice |
 def _numbering(
     owner: Conversation | ConversationStore, config: RunnableConfig, chosen: ScopeChoice | None
 ) -> Numbering:
-    """Return what numbers the sources of a conversation, or of that of a run."""
+    """Return the functions that number the sources of a conversation, or of the conversation of a run."""
     run = (
         {} if isinstance(owner, Conversation) else dict(_scope_of(owner.scope_keys, config, chosen))
     )

@@ -99,14 +99,14 @@ class ConversationStore:
             returns the old view; the work continues, at most until `close`, and is committed when done.
         collection_prefix: Prefix of the collection names, for a database that already has a ``log`` collection. Up to
             100 letters, digits, ``_``, ``-`` and ``.``.
-        search_index: Keep segments of conversations that are at rest or were searched, so that a `search` need not read
-            the whole log. Without them, it returns the same hits.
+        search_index: Store search segments of conversations that are idle or were searched, so that a `search` need not
+            read their whole logs. Without segments it returns the same hits.
         visible_metadata: Names of metadata fields, such as ``("author", "date")``, that a model is shown with each
-            source that it reads back. By default it is shown title, address, file and position in it; see SECURITY.md.
-        is_failed: Says if a tool's result reports a failed call, for tools that fail in words: a function from the name
-            of the tool and the ``ToolMessage`` to True, False, or None, which leaves it to the result's status and to
-            ``"success": false`` in its JSON. Called at append, perhaps in a thread, and stored; an error of it refuses
-            the append before anything is written.
+            source that it reads back. By default it sees title, address, file and position in it; see SECURITY.md.
+        is_failed: Decides if a tool's result reports a failed call, for tools that report failures in words: a function
+            from the name of the tool and the ``ToolMessage`` to True, False, or None. None leaves the decision to the
+            result's status and to ``"success": false`` in its JSON. It is called at append, perhaps in a thread, and
+            its result is stored; if it raises, the append is refused before anything is written.
         clock: Source of time, for tests.
 
     Attributes:
@@ -177,8 +177,8 @@ class ConversationStore:
     async def connect(cls, uri: str, **options: Unpack[StoreOptions]) -> Self:
         """Create a store with its own client, which `close` closes: ``mongodb://…/database`` or ``memory://``.
 
-        Such a store also serves sync callers of its tools. The next call connects to the server. It waits 5 seconds for
-        a server, unless the address has the option ``serverSelectionTimeoutMS``.
+        Such a store also serves sync callers of its tools. This method does no I/O; the first call of the store
+        connects, and waits 5 seconds for a server unless the address has the option ``serverSelectionTimeoutMS``.
 
         Args:
             uri: The address, with the name of the database; the default name is "convstore". Its user, password and
@@ -194,7 +194,7 @@ class ConversationStore:
         store._client = client
 
         def twin() -> ConversationStore:
-            # A client belongs to the event loop that it was first used on; the in-memory one holds the data itself.
+            # A client belongs to the event loop that first used it. The in-memory client itself has the data.
             if store._migrator.driver_name == "memory":
                 other = cls(database, **options)
             else:
@@ -215,7 +215,7 @@ class ConversationStore:
     async def from_env(cls, **options: Unpack[StoreOptions]) -> Self:
         """Create a store as `connect` does, from the environment variables ``CONVSTORE_URI`` and others.
 
-        ``CONVSTORE_DATABASE`` names the database if the address does not. ``CONVSTORE_SCOPE_KEYS``,
+        ``CONVSTORE_DATABASE`` names the database if the address names none. ``CONVSTORE_SCOPE_KEYS``,
         ``CONVSTORE_COLLECTION_PREFIX`` and ``CONVSTORE_POLICY`` set options; the command line reads the same variables.
 
         Args:
@@ -239,14 +239,15 @@ class ConversationStore:
     ) -> None:
         """Create collections and indexes by running pending migrations. Idempotent, and safe to run concurrently.
 
-        Listings by one scope key, and by all but the last (by both of two), have an index. By other combinations they
-        examine every conversation with one of the values, unless they are named here. It gives a RuntimeWarning if all
-        conversations in the database, or 100 of them, have other scope keys.
+        Listings by one scope key have an index, and so have listings by all keys but the last (by both of two keys).
+        Listings by other combinations examine every conversation with one of the values, unless `listings` names the
+        combination. A RuntimeWarning is issued if all conversations in the database, or 100 of them, have other scope
+        keys.
 
         Args:
             listings: Combinations of scope keys, such as ``[("team_id", "course_id")]``.
-            after_deployment: Also run the migrations that wait until every process runs this version. Older processes
-                are refused within 10 seconds, and the migrations that exclude them begin 80 seconds later.
+            after_deployment: Also run the migrations that exclude older versions; call it once every process runs this
+                version. Older processes are refused within 10 seconds, and these migrations begin 80 seconds later.
 
         Raises:
             InvalidScopeError: A combination names other keys than the store's.
@@ -278,16 +279,15 @@ class ConversationStore:
         ]
 
     async def ping(self) -> None:
-        """Return if the store can serve calls now: the server answers, and the database is set up for this version.
+        """Check that the server answers and that the database is set up for this version, for a readiness check.
 
-        For a readiness check. It waits as long as any call of the store, 5 seconds for a server after `connect`.
-        One command.
+        It waits for a server as long as any call of the store, 5 seconds after `connect`. One command.
 
         Raises:
             StoreUnavailableError: The server did not answer.
             NotSetUpError: A migration is due; call `setup`.
             SchemaVersionError: The database was set up by a newer convstore; upgrade the package.
-            MissingPrivilegeError: The database user may not read what migrations have run.
+            MissingPrivilegeError: The database user may not read the records of migrations.
             StoreClosedError: `close` was called.
         """
         self._host.check_open()
@@ -313,7 +313,7 @@ class ConversationStore:
     def conversation(self, **scope: str) -> Conversation:
         """Return the handle of one conversation; no I/O.
 
-        Nothing has to be created; make a handle for each request.
+        A conversation need not be created first. Handles are cheap: create one for each request.
 
         Args:
             scope: A value for each scope key of the store.
@@ -328,7 +328,8 @@ class ConversationStore:
     ) -> Conversation | None:
         """Return the handle of the conversation with a random id (`ConversationInfo.conversation_id`). One command.
 
-        None if it is missing, deleted or has other scope values. Without any, it finds conversations of all users.
+        Returns None if the conversation is missing, was deleted or has other scope values. Without scope values it
+        finds conversations of all users.
 
         Args:
             conversation_id: The id that `ConversationInfo` and listings show.
@@ -347,16 +348,16 @@ class ConversationStore:
     ) -> list[ToolRecord]:
         """Return messages of one conversation in full; see `Conversation.get_tool_messages`.
 
-        All arguments have names, or no argument has: then the scope values come in the order of `scope_keys`, and the
-        ids last.
+        Pass all arguments by name or all by position. By position, the scope values come first, in the order of
+        `scope_keys`, and the ids last.
 
         Args:
-            values: The scope values, then the ids.
-            tool_message_ids: The ids, if the arguments have names.
-            scope: A value for each scope key, if the arguments have names.
+            values: The scope values, then the ids, by position.
+            tool_message_ids: The ids, by name.
+            scope: A value for each scope key, by name.
 
         Raises:
-            InvalidInputError: Some arguments have names and others not, or there are more or fewer than these.
+            InvalidInputError: Arguments by name and by position are mixed, or an argument is missing or too many.
         """
         ids: Any = tool_message_ids
         if values or ids is None:
@@ -380,8 +381,8 @@ class ConversationStore:
         """Return a page of the conversations with these scope values, newest first.
 
         Counts, previews and usage are exact, even after a process was killed. The order is exact to 10 s, if clocks
-        agree. It takes one command, which joins the last entry of each log. On servers that do not join collections
-        (``$lookup``), as of sharded ones before MongoDB 5.1, it takes one more for each conversation on the page.
+        agree. It takes one command, which joins the last entry of each log. Servers that cannot join collections
+        (``$lookup``), such as sharded ones before MongoDB 5.1, need one more for each conversation on the page.
 
         Args:
             limit: Maximum number of conversations on a page, up to 1,000.
@@ -400,11 +401,12 @@ class ConversationStore:
     async def stats(self, *, sizes: bool = True, **partial_scope: str) -> StoreStats:
         """Return counts, sizes and growth of the conversations with these scope values.
 
-        Counts are exact. It reads every head and the last entry of each log, a thousand with one command. What views
-        save is estimated from the running totals, with the budget of the store's policy; no other entry is read.
+        Counts are exact. It reads every head and the last entry of each log, a thousand with one command. The tokens
+        that views save are estimated from the running totals and the budget of the store's policy; no other entry is
+        read.
 
         Args:
-            sizes: Also measure what is stored, and when it grew. The server then reads every document of these
+            sizes: Also measure stored bytes and their growth. The server then reads every document of these
                 conversations, with five commands for each of them, or five for all conversations.
             partial_scope: Values of some scope keys; without any, all conversations.
 
@@ -429,8 +431,9 @@ class ConversationStore:
     ) -> SearchResult:
         """Return the messages that match some words best, from all conversations with these scope values.
 
-        Conversations at rest are in segments. At most 4 million characters or 2 seconds of messages in no segment are
-        read; the other conversations are named in the result, and sealed.
+        Idle conversations are in segments of the search index. Of other messages at most 4 million characters are
+        read, for at most 2 seconds. Conversations that were not read completely are named in the result, and segments
+        of them are written in the background.
         One command lists the conversations, one reads all segments, two read a conversation with messages in no
         segment, and one the hits of a conversation; large results take one more.
 
@@ -475,7 +478,7 @@ class ConversationStore:
         )
 
     def _scope_of(self, values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-        """Return scope values in the order of the store's keys, if it has these."""
+        """Return scope values in the order of the store's keys, or as they are if the keys are others."""
         keys = self.scope_keys if set(self.scope_keys) == set(values) else tuple(values)
         return tuple((key, values[key]) for key in keys)
 
@@ -497,10 +500,10 @@ class ConversationStore:
         Sweeps run in the background of any store in use, or in the next call for the same scope. A failed or killed
         call can be retried as it is, and concurrent calls are safe.
 
-        Only its head names the scope of a conversation, so scope values do not find one whose head is missing or
-        damaged. After an erasure for a person, ``erase(lost=True, dry_run=True)`` counts these: no message of that
-        person is left if it finds none. It does not count what has lost its entries, too; `verify` with ``repair=True``
-        removes that after 24 hours.
+        The scope of a conversation is only in its head, so scope values do not find a conversation whose head is
+        missing or damaged. After an erasure for a person, ``erase(lost=True, dry_run=True)`` counts such conversations:
+        if there are none, no message of that person is left. It does not count documents of conversations that have
+        lost their entries, too; `verify` with ``repair=True`` removes these after 24 hours.
 
         Args:
             conversation_id: Delete the conversation with this id alone (`ConversationInfo.conversation_id`), also
@@ -514,7 +517,7 @@ class ConversationStore:
             partial_scope: Values of some scope keys, at least one.
 
         Raises:
-            InvalidInputError: None of scope values, an id, ``everything=True`` and ``lost=True``, or several of them.
+            InvalidInputError: Not exactly one of scope values, an id, ``everything=True`` and ``lost=True`` is passed.
             InvalidScopeError: A scope key is unknown, or a value is invalid.
             CorruptDocumentError: A head does not name its conversation; all others are erased, or counted.
         """
@@ -543,8 +546,7 @@ class ConversationStore:
         """Delete idle conversations as `erase` does, and return a receipt of the removed data.
 
         No acknowledged message is lost: a conversation that is written to during the call is kept, or the append begins
-        a new one. Setting a title counts as use. Conversations are removed whole. Idempotent, and safe to run
-        concurrently.
+        a new one. Setting a title counts as use. Idempotent, and safe to run concurrently.
 
         Args:
             older_than: Time since the last entry; at least 5 minutes.
@@ -578,8 +580,8 @@ class ConversationStore:
         Args:
             repair: Rebuild data that can be derived from the log: heads, missing indexes and migrations. Remnants of
                 broken appends and deletions are removed after 24 hours. A log that lost entries, as after a restore
-                under running processes, is replaced by a copy of what is left, and stays for 30 days; its finding has
-                the lost ordinals and source ids, and the new id. No entry is ever changed.
+                under running processes, is replaced by a copy of the rest, and is itself kept for 30 days; its finding
+                has the lost ordinals and source ids, and the new id. No entry is ever changed.
             progress: Called with the report so far after each conversation.
             partial_scope: Values of some scope keys; without any, all conversations.
 
@@ -612,7 +614,7 @@ class ConversationStore:
             load: Converts it back.
 
         Raises:
-            InvalidInputError: `type_` is no class, it or the name is already registered, or functions are missing.
+            InvalidInputError: `type_` is not a class, it or the name is already registered, or functions are missing.
         """
         if not isinstance(type_, type):
             raise InvalidInputError(f"register a class, not {shown_value(type_)}")
@@ -625,7 +627,7 @@ class ConversationStore:
         )
 
     def register_source_extractor(self, tool: str, extractor: SourceExtractor) -> None:
-        """Register a function that finds the sources in a tool's results, if the store does not detect them.
+        """Register a function that finds the sources in a tool's results that the store does not detect itself.
 
         `append` calls it for results with this tool name. Stored results keep their sources, even if the function
         changes later. Call it after creating each store.

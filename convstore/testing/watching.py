@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from convstore.conversation import Conversation
 from convstore.exceptions import InvalidInputError, StoreClosedError
-from convstore.runtime.changes import Changes
+from convstore.runtime.changes import ChangeFeed
 from convstore.testing.fixtures import NewStore, ahead, result_id_of
 from convstore.testing.turn_streams import break_off
 from convstore.types import StoredMessage, TurnState
@@ -289,7 +289,7 @@ class WatchContract:
             await woken.wait()
             woken.clear()
 
-        monkeypatch.setattr(Changes, "wait", wait)
+        monkeypatch.setattr(ChangeFeed, "wait", wait)
         await chat.append([HumanMessage("q1"), AIMessage("a1")])
         async with _page(elsewhere) as page:
             await chat.delete()

@@ -37,7 +37,7 @@ from convstore.mongo.parallel import together
 from convstore.mongo.turn_leases import TurnLease
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot, check_question
-from convstore.runtime.places import Place, place_at, place_of, standing_at
+from convstore.runtime.places import TurnPlace, place_at, place_of, standing_at
 from convstore.turns.record_reader import FoundTurn
 from convstore.values.scope import Scope, check_id, check_number, check_ordinals
 from convstore.values.turns import TurnCall, Variant
@@ -67,7 +67,7 @@ class Variants:
         self.writer = writer
         self._rewinder = rewinder
 
-    async def _place(self, scope: Scope, turn_id: str, log: Snapshot | None = None) -> Place:
+    async def _place(self, scope: Scope, turn_id: str, log: Snapshot | None = None) -> TurnPlace:
         """Return the place of a turn as of a log that was read, by default as of now. Three commands, rarely five.
 
         Raises:
@@ -201,7 +201,7 @@ class Variants:
 
     async def _place_and_variant(
         self, log: Snapshot, turn_id: str, variant: str
-    ) -> tuple[Place, list[Entry]]:
+    ) -> tuple[TurnPlace, list[Entry]]:
         """Return the place of a turn, and the entries of a variant there, as of a log; raises as `find_question` does.
 
         Two commands in one round trip; twice for an edited question.
@@ -223,7 +223,7 @@ class Variants:
         place = await place_at(self._reader, log, row, standing)
         return place, [entry for entry in entries if entry.number <= log.tail.entries]
 
-    async def _begin(self, place: Place, turn_id: str, request: VariantRequest) -> FoundTurn:
+    async def _begin(self, place: TurnPlace, turn_id: str, request: VariantRequest) -> FoundTurn:
         log = place.log
         question = place.question
         ordinal = question.message.ordinal
@@ -294,7 +294,7 @@ class Variants:
         read = self._reader.log.places.entries_of
         return await read(log.cached.conversation, place, variants, through=log.tail.entries)
 
-    async def _variant_from(self, place: Place, own: Sequence[Entry]) -> FoundTurn:
+    async def _variant_from(self, place: TurnPlace, own: Sequence[Entry]) -> FoundTurn:
         """Return the variant whose entries these are."""
         log = place.log
         standing = place.standing
@@ -314,7 +314,7 @@ class Variants:
             record.fold.add((), end)
         return FoundTurn(record, log.tail, await self._counted(log, branch), was_shown)
 
-    async def _record(self, place: Place, turn_id: str, variant: str) -> TurnRecord:
+    async def _record(self, place: TurnPlace, turn_id: str, variant: str) -> TurnRecord:
         """Return the record of a variant without its own messages: for another answer, the question alone."""
         record = TurnRecord.of(turn_id, 0)
         question = place.question.message
@@ -353,14 +353,14 @@ class Variants:
 
     async def unfinished(
         self, scope: Scope, turn_id: str, log: Snapshot | None = None
-    ) -> Place | None:
+    ) -> TurnPlace | None:
         """Return the place of a turn, as `_place` does, if it has an unfinished variant; else None."""
         with suppress(UnknownMessageError, InvalidInputError):
             place = await self._place(scope, turn_id, log)
             return place if place.standing.unfinished else None
         return None
 
-    async def newest_pending(self, place: Place, lease: TurnLease | None) -> FoundTurn | None:
+    async def newest_pending(self, place: TurnPlace, lease: TurnLease | None) -> FoundTurn | None:
         """Return the newest variant that the holder of a lease makes, or that waits for a person; else None."""
 
         def is_wanted(own: Sequence[Entry]) -> bool:
@@ -371,7 +371,7 @@ class Variants:
         return next(iter(await self._pending(place, is_wanted, limit=1)), None)
 
     async def _pending(
-        self, place: Place, is_wanted: Callable[[Sequence[Entry]], bool], *, limit: int = 0
+        self, place: TurnPlace, is_wanted: Callable[[Sequence[Entry]], bool], *, limit: int = 0
     ) -> list[FoundTurn]:
         """Return the wanted variants that may become active, newest first; with `limit` at most so many."""
         found = list[FoundTurn]()
@@ -385,7 +385,7 @@ class Variants:
                 break
         return found
 
-    async def _entries_by_variant(self, place: Place, variants: Iterable[str]) -> list[list[Entry]]:
+    async def _entries_by_variant(self, place: TurnPlace, variants: Iterable[str]) -> list[list[Entry]]:
         """Return the entries of each variant, the variant that began last first. One command at most."""
         by_variant = dict[str, list[Entry]]()
         wanted = set(variants)
@@ -424,7 +424,7 @@ class Variants:
             return found, paused_last
         return [], ""
 
-    async def _with_result(self, place: Place, result_id: str) -> set[str]:
+    async def _with_result(self, place: TurnPlace, result_id: str) -> set[str]:
         """Return the variants at a place that have the result of a call."""
         conversation = place.log.cached.conversation
         rows = await self._reader.log.messages_by_id(conversation, [result_id])

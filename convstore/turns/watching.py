@@ -24,7 +24,7 @@ from convstore.mongo.turn_leases import TurnLease
 from convstore.readback.records import Records
 from convstore.readback.turns import Turns
 from convstore.runtime.active_log import read_page
-from convstore.runtime.changes import Changes
+from convstore.runtime.changes import ChangeFeed
 from convstore.runtime.log_reader import Snapshot
 from convstore.turns.held import TurnServices
 from convstore.turns.record_reader import FoundTurn
@@ -92,7 +92,7 @@ class Watcher:
     """Watches conversations of a store."""
 
     def __init__(
-        self, records: Records, turns: Turns, services: TurnServices, changes: Changes
+        self, records: Records, turns: Turns, services: TurnServices, changes: ChangeFeed
     ) -> None:
         self._reader = services.reader
         self._records = records

@@ -271,7 +271,7 @@ async def never(*_values: Any, **_options: Any) -> None:
     ("call", "advice"),
     [
         (lambda chat: chat.append(HumanMessage("again")), "repeat it with the same arguments"),
-        (lambda chat: chat.rewind(before_id="q"), "may or may not have happened"),
+        (lambda chat: chat.rewind(before_id="q"), "may or may not have taken effect"),
     ],
     ids=["append", "rewind"],
 )

@@ -6,7 +6,7 @@ import pytest
 
 from convstore.exceptions import StoreError
 from convstore.runtime import retrying
-from convstore.runtime.retrying import Outrun, until_written
+from convstore.runtime.retrying import WriteConflict, until_written
 
 
 async def outrun_for(times: int) -> int:
@@ -17,10 +17,10 @@ async def outrun_for(times: int) -> int:
         nonlocal made
         made += 1
         if made <= times:
-            raise Outrun
+            raise WriteConflict
         return made
 
-    return await until_written(write, Outrun)
+    return await until_written(write, WriteConflict)
 
 
 async def test_a_write_is_tried_a_thousand_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,4 +34,4 @@ async def test_a_write_is_tried_a_thousand_times(monkeypatch: pytest.MonkeyPatch
         raise ValueError("of the caller")
 
     with pytest.raises(ValueError, match="of the caller"):
-        await until_written(failing, Outrun)
+        await until_written(failing, WriteConflict)
