@@ -32,8 +32,8 @@ _RETRY_SECONDS = 60.0
 
 
 @dataclass(slots=True, eq=False)
-class Watcher:
-    """A watcher: its conversation, "" if that does not exist yet, and an event that is set when it changes."""
+class ChangeSignal:
+    """An event that is set when a watched conversation changes; `conversation` is "" until it exists."""
 
     conversation: str = ""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -46,22 +46,22 @@ class ChangeFeed:
         self._driver = driver
         self._clock = clock
         self._background = Background()
-        self._all = set[Watcher]()
+        self._all = set[ChangeSignal]()
         self._is_live = False
         self._is_closed = False
         self._has_warned = False
         self._retry_at = 0.0
 
     @contextmanager
-    def watched(self) -> Iterator[Watcher]:
-        """Yield a watcher for calls of `wait`; set its conversation once that exists."""
-        self._all.add(watcher := Watcher())
+    def watched(self) -> Iterator[ChangeSignal]:
+        """Yield a signal for calls of `wait`; the caller sets its conversation once that exists."""
+        self._all.add(signal := ChangeSignal())
         try:
-            yield watcher
+            yield signal
         finally:
-            self._all.discard(watcher)
+            self._all.discard(signal)
 
-    async def wait(self, watcher: Watcher) -> None:
+    async def wait(self, signal: ChangeSignal) -> None:
         """Wait until a conversation may have changed since the last wait.
 
         Raises:
@@ -70,10 +70,10 @@ class ChangeFeed:
         if not self._is_live and self._clock.monotonic() >= self._retry_at:
             self._background.start(self._follow)
         seconds = _POLL_SECONDS
-        if self._is_live and watcher.conversation:
+        if self._is_live and signal.conversation:
             seconds = _STREAM_POLL_SECONDS
         waiting = [
-            asyncio.ensure_future(watcher.changed.wait()),
+            asyncio.ensure_future(signal.changed.wait()),
             asyncio.ensure_future(self._clock.sleep(seconds)),
         ]
         try:
@@ -81,7 +81,7 @@ class ChangeFeed:
         finally:
             for task in waiting:
                 task.cancel()
-        watcher.changed.clear()
+        signal.changed.clear()
         if self._is_closed:
             raise StoreClosedError("the store was closed while a conversation was watched")
 
@@ -101,9 +101,9 @@ class ChangeFeed:
                     changed = _CONVERSATION.split(key)[0]
                     # The first key means that the stream is open. All watchers read the changes before that now.
                     self._wake(
-                        watcher
-                        for watcher in self._all
-                        if watcher.conversation == changed or not self._is_live
+                        signal
+                        for signal in self._all
+                        if signal.conversation == changed or not self._is_live
                     )
                     self._is_live = True
         except StoreError as error:  # the watchers' reads report a server that is down
@@ -121,6 +121,6 @@ class ChangeFeed:
             self._is_live = False
             self._wake(self._all)
 
-    def _wake(self, watchers: Iterable[Watcher]) -> None:
-        for watcher in watchers:
-            watcher.changed.set()
+    def _wake(self, signals: Iterable[ChangeSignal]) -> None:
+        for signal in signals:
+            signal.changed.set()

@@ -385,7 +385,9 @@ class Variants:
                 break
         return found
 
-    async def _entries_by_variant(self, place: TurnPlace, variants: Iterable[str]) -> list[list[Entry]]:
+    async def _entries_by_variant(
+        self, place: TurnPlace, variants: Iterable[str]
+    ) -> list[list[Entry]]:
         """Return the entries of each variant, the variant that began last first. One command at most."""
         by_variant = dict[str, list[Entry]]()
         wanted = set(variants)
