@@ -5,7 +5,15 @@ They use only the public API; `convstore.integration` has the functions that rea
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
 from datetime import datetime
 from functools import wraps
@@ -16,6 +24,7 @@ from convstore.exceptions import BatchTooLargeError, ConversationDeletedError, I
 from convstore.types import Dropped
 from convstore.values.list_rows import may_be_since
 from convstore.values.models import ConversationInfo, Source, StoredMessage, ToolRecord
+from convstore.values.plain import shown_value
 from convstore.values.scope import PATH
 
 OWNER: Final = "convstore_owner"
@@ -23,6 +32,7 @@ OWNER: Final = "convstore_owner"
 
 
 _Part = TypeVar("_Part")
+_Kind = TypeVar("_Kind")
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
 _PAGE = 200
@@ -41,6 +51,34 @@ def check_store(store: object) -> None:
     """Raise an InvalidInputError for anything but a `ConversationStore`."""
     if not isinstance(store, ConversationStore):
         raise InvalidInputError(f"store must be a ConversationStore, not {type(store).__name__}")
+
+
+def check_conversation(chat: object) -> None:
+    """Raise an InvalidInputError for anything but a `Conversation`."""
+    if not isinstance(chat, Conversation):
+        raise InvalidInputError(
+            f"chat must come from store.conversation(...), not {type(chat).__name__}"
+        )
+
+
+def check_list(values: Iterable[_Kind], kind: type[_Kind], *, name: str) -> list[_Kind]:
+    """Return some values of one type as a list; raise an InvalidInputError for anything else, such as a single one."""
+    is_some = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping)
+    found = list(values) if is_some else []
+    if not is_some or not all(isinstance(value, kind) for value in found):
+        raise InvalidInputError(
+            f"{name} must be a list, and each of them a {kind.__name__}, not {shown_value(values)}"
+        )
+    return found
+
+
+def as_mapping(values: object, *, name: str) -> Mapping[str, Any]:
+    """Return named values, none for None; raise an InvalidInputError for anything but a mapping."""
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise InvalidInputError(f"{name} must be a dict, not {shown_value(values)}")
+    return values
 
 
 async def append_in_halves(

@@ -33,7 +33,14 @@ from langchain_core.runnables import (
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from convstore import Conversation, ConversationStore
-from convstore.edges import OnDropped, check_store, read_current, report_dropped
+from convstore.edges import (
+    OnDropped,
+    check_conversation,
+    check_list,
+    check_store,
+    read_current,
+    report_dropped,
+)
 from convstore.exceptions import ContentConflictError, InvalidInputError, InvalidScopeError
 from convstore.ext.repeated_messages import changed_messages, with_id, without_repeats
 from convstore.integration import TurnAccess, run_sync
@@ -75,10 +82,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
         on_dropped: OnDropped | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(chat, Conversation):
-            raise InvalidInputError(
-                f"chat must come from store.conversation(...), not {type(chat).__name__}"
-            )
+        check_conversation(chat)
         check_choice(clear, "delete", "rewind", name="clear")
         self.chat = chat
         self.policy = check_policy(policy)
@@ -144,7 +148,8 @@ class ChatMessageHistory(BaseChatMessageHistory):
     async def _add(
         self, chat: Conversation, messages: Sequence[BaseMessage], stamp: ViewStamp | None = None
     ) -> None:
-        new = [message for message in messages if kind_of(message) not in ADDED]
+        given = check_list(messages, BaseMessage, name="messages")
+        new = [message for message in given if kind_of(message) not in ADDED]
         if not new:
             return
         try:
@@ -196,7 +201,8 @@ class _RunHistory(ChatMessageHistory):
     async def _add(
         self, chat: Conversation, messages: Sequence[BaseMessage], stamp: ViewStamp | None = None
     ) -> None:
-        new = [with_id(message) for message in without_repeats(messages)]
+        given = check_list(messages, BaseMessage, name="messages")
+        new = [with_id(message) for message in without_repeats(given)]
         if self._view is not None:
             inputs = list(takewhile(lambda message: not isinstance(message, AIMessage), new))
             stamp = self._view.stamp_for(
@@ -353,6 +359,10 @@ def with_message_history(
         on_dropped: As in `ChatMessageHistory`.
         options: As in `RunnableWithMessageHistory`: ``input_messages_key``, ``history_messages_key`` and others.
     """
+    if not isinstance(runnable, Runnable):
+        raise InvalidInputError(
+            f"runnable must be a chain or a model, a Runnable, not {type(runnable).__name__}"
+        )
     histories = SessionHistories(store, policy=policy, scope=scope, on_dropped=on_dropped)
     chain = RunnableWithMessageHistory(
         runnable, histories, history_factory_config=histories.config, **options

@@ -15,6 +15,7 @@ from time import time_ns
 from typing import Any, NamedTuple
 
 from convstore import ConversationStore, __version__
+from convstore.edges import check_store
 from convstore.exceptions import MissingExtraError
 from convstore.integration import Operation, host_of
 
@@ -79,8 +80,9 @@ def observe(
         meter_provider: Makes the metrics; None for the provider of the process.
 
     Raises:
-        InvalidInputError: The store is observed already.
+        InvalidInputError: The store is observed already, or is none.
     """
+    check_store(store)
     tracer = trace.get_tracer("convstore", __version__, tracer_provider)
     meter = metrics.get_meter("convstore", __version__, meter_provider)
     host = host_of(store)

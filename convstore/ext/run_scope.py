@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from convstore import ConversationStore
-from convstore.edges import check_store
+from convstore.edges import as_mapping, check_store
 from convstore.values.scope import Run, ScopeChoice, check_scope_choice, scope_of_run
 
 __all__ = ["Run", "ScopeChoice", "check_choice", "scope_of"]
@@ -37,7 +37,8 @@ def scope_of(
     Raises:
         InvalidScopeError: A key is missing, unknown or given twice, or a value is not a plain non-empty str.
     """
-    run = Run(context, (config or {}).get("configurable") or {})
+    check_store(store)
+    run = Run(context, as_mapping(config, name="config").get("configurable") or {})
     return dict(scope_of_run(store.scope_keys, run, chosen))
 
 

@@ -18,6 +18,7 @@ PACKAGES = {
     "test_deleted_elsewhere.py": "agent_framework",
     "test_matrix.py": "pydantic_ai",
     "test_wrong_stores.py": "agent_framework",
+    "test_wrong_types.py": "agent_framework",
     "ui": "ag_ui",
 }
 """The package that the tests in each folder or file need; those of the files need all of them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
@@ -10,15 +10,23 @@ from urllib.parse import unquote
 from claude_agent_sdk import fold_session_summary
 
 from convstore import Conversation, ConversationInfo, ConversationStore
-from convstore.edges import append_in_halves, check_store, each_conversation, read_current
+from convstore.edges import (
+    append_in_halves,
+    check_list,
+    check_store,
+    each_conversation,
+    read_current,
+)
 from convstore.exceptions import (
     BatchTooLargeError,
     ContentConflictError,
+    InvalidInputError,
     InvalidScopeError,
     StateConflictError,
 )
 from convstore.ext.claude_agent.entries import KIND, Entry, from_log, id_of, item_of, to_log
 from convstore.integration import TurnAccess, as_of, update_state_of
+from convstore.values.plain import shown_value
 from convstore.values.scope import PATH, check_partial_scope
 
 if TYPE_CHECKING:
@@ -62,7 +70,10 @@ class ConvstoreSessionStore:
     ) -> None:
         check_store(store)
         check_partial_scope(store.scope_keys, values)
-        if sorted([project, session, *values]) != sorted(store.scope_keys):
+        named = [project, session, *values]
+        if not all(isinstance(key, str) for key in named) or sorted(named) != sorted(
+            store.scope_keys
+        ):
             raise InvalidScopeError(
                 f"the store has the scope keys {', '.join(store.scope_keys)}: "
                 f"pass a value for each but {project!r} and {session!r}, or name the keys for the "
@@ -75,6 +86,10 @@ class ConvstoreSessionStore:
 
     def conversation(self, key: SessionKey) -> Conversation:
         """Return the conversation of a session, or of a sub-path of it; no I/O."""
+        if not isinstance(key, Mapping) or not {"project_key", "session_id"} <= key.keys():
+            raise InvalidInputError(
+                f"key must be a dict with project_key and session_id, not {shown_value(key)}"
+            )
         chat = self.store.conversation(
             **{self._project: key["project_key"], self._session: key["session_id"]}, **self._values
         )
@@ -88,8 +103,9 @@ class ConvstoreSessionStore:
         if not entries:
             return
         chat = self.conversation(key)
+        given = check_list(cast("list[Entry]", entries), dict, name="entries")
         ids = dict[Any, Entry]()
-        for index, entry in enumerate(cast("list[Entry]", entries)):
+        for index, entry in enumerate(given):
             ids.setdefault(id_of(entry) or index, entry)  # the first one under a uuid counts
         await _append(chat, list(ids.values()))
         if key.get("subpath") is None:

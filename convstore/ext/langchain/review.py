@@ -17,11 +17,13 @@ from langgraph.errors import GraphInterrupt
 from langgraph.types import Command
 
 from convstore import Conversation
+from convstore.edges import check_conversation
 from convstore.exceptions import InvalidInputError
 from convstore.ext.checkpoints import run_config
 from convstore.ext.langchain.results import call_position
 from convstore.integration import TurnAccess, TurnRecord
 from convstore.messages.tool_calls import result_id, result_ids
+from convstore.values.scope import check_id
 from convstore.values.turns import Pause, TurnCall
 
 Review = HumanInTheLoopMiddleware[Any, Any, Any]
@@ -44,8 +46,10 @@ async def resume_command(chat: Conversation, turn_id: str) -> Command[Any] | Non
 
     Raises:
         UnknownMessageError: The turn is not in the log, or was rewound.
+        InvalidInputError: `chat` is not a conversation, or `turn_id` not an id.
     """
-    paused = await TurnAccess(chat).paused_calls(turn_id)
+    check_conversation(chat)
+    paused = await TurnAccess(chat).paused_calls(check_id(turn_id, name="turn_id"))
     if not paused or any(call.decision is None for call, _ in paused):
         return None
     resume: dict[str, Any] = {}
@@ -193,4 +197,8 @@ def warn_of_review(state: Mapping[str, Any]) -> None:
 
 def state_with(review: Review, schema: type[Any]) -> type[Any]:
     """Return the schema of a middleware's state with the channels of a review."""
+    if not isinstance(review, HumanInTheLoopMiddleware):
+        raise InvalidInputError(
+            f"review must be a HumanInTheLoopMiddleware, not {type(review).__name__}"
+        )
     return new_class("ReviewedAgentState", (schema, review.state_schema))

@@ -20,7 +20,14 @@ from agent_framework import (
 from langchain_core.messages import BaseMessage
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
-from convstore.edges import OnDropped, check_store, read_current, report_dropped
+from convstore.edges import (
+    OnDropped,
+    as_mapping,
+    check_list,
+    check_store,
+    read_current,
+    report_dropped,
+)
 from convstore.exceptions import InvalidScopeError
 from convstore.ext.microsoft.clients import client_of
 from convstore.ext.microsoft.messages import (
@@ -85,7 +92,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
         options: dict[str, Any] | None = None,
         **scope: str,
     ) -> None:
-        super().__init__(source_id, **(options or {}))
+        super().__init__(source_id, **as_mapping(options, name="options"))
         check_store(store)
         check_choice(view, "policy", "all", name="view")
         if unknown := set(scope) - set(store.scope_keys):
@@ -170,7 +177,8 @@ class ConvstoreHistoryProvider(HistoryProvider):
             TurnClosedError: The log has another answer to a question with this `message_id`; `get_turn` has it.
         """
         chat = self.conversation(session_id, state)
-        new = [part for message in messages for part in to_log(message)]
+        given = check_list(messages, Message, name="messages")
+        new = [part for message in given for part in to_log(message)]
         await TurnAccess(chat).append_run(new)
 
     async def before_run(

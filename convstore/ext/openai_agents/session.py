@@ -18,6 +18,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.edges import (
     append_in_halves,
+    as_mapping,
+    check_list,
     check_store,
     newest_first,
     read_current,
@@ -193,8 +195,7 @@ class ConvstoreSession:
         state = self._state(wrapper)
         run = state.run_of(wrapper)
         found = OpenAIMessages([], [])
-        if limit is None:
-            limit = _limit_of(self.session_settings)
+        limit = _limit_of(self.session_settings, limit)
         if wrapper is None or run.billed is None or limit is None:  # else within the run
             run.view = None
             run.billed = len(_requests(wrapper))
@@ -216,8 +217,7 @@ class ConvstoreSession:
         Small items of more than 1 MB together are stored in parts; after an error the same call stores the rest. A
         cancelled call ends when its outcome is known. Encrypted items need ``view="all"``.
         """
-        if not all(isinstance(item, dict) for item in items):
-            raise InvalidInputError("each item must be a dict, as the SDK gives it to a session")
+        check_list(items, dict, name="items")
         if not self._shows_all and any("__enc__" in item for item in items):
             raise InvalidInputError(
                 'encrypted items cannot be shown in a view; make the session with view="all"'
@@ -259,7 +259,7 @@ class ConvstoreSession:
 
         Without a summarizer nothing happens, or with ``args={"force": True}`` it raises an InvalidInputError.
         """
-        force = bool((args or {}).get("force"))
+        force = bool(as_mapping(args, name="args").get("force"))
         with suppress(*(() if force else (InvalidInputError,))):  # of a store without a summarizer
             await self.conversation(wrapper).compact(force=force)
 
@@ -307,8 +307,13 @@ class ConvstoreSession:
                 await state.chat.rewind(before_id=id_)
 
 
-def _limit_of(settings: SessionSettings | None) -> int | None:
-    return None if settings is None else settings.limit
+def _limit_of(settings: SessionSettings | None, given: int | None) -> int | None:
+    """Return the limit that a call was given, or else that of the settings; None without a limit."""
+    if given is not None and type(given) is not int:
+        raise InvalidInputError(f"limit must be a whole number, not {shown_value(given)}")
+    if given is None and settings is not None:
+        return settings.limit
+    return given
 
 
 def _settings(given: Any) -> SessionSettings | None:

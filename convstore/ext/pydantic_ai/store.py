@@ -38,6 +38,7 @@ from convstore.ext.pydantic_ai.messages import entry_of, mark_of, to_log
 from convstore.ext.pydantic_ai.record import RecordState, read_state
 from convstore.integration import settle
 from convstore.values.plain import equal_at_start, slices
+from convstore.values.scope import check_id, check_number
 
 _BATCH = 100
 _MAX_TIPS = 10_000
@@ -173,6 +174,8 @@ class ConvstoreConversationStore(PydanticStore):
         self, *, scope: str | None = None, limit: int | None = None
     ) -> Sequence[ConversationRecord]:
         """Return the records with a scope, newest first. Reads all of them, each with two or three commands."""
+        if limit is not None:
+            check_number(limit, name="limit", minimum=0)
         found = [info.scope async for info in each_conversation(self.store, self._values_of(scope))]
         states = [await self._state_of(self.store.conversation(**scope)) for scope in found]
         records = [
@@ -182,6 +185,7 @@ class ConvstoreConversationStore(PydanticStore):
 
     async def read_entry(self, entry_id: str) -> ConversationEntry:
         """Return an entry; LookupError if no conversation has it."""
+        check_id(entry_id, name="entry_id")
         return (await self.read_history(entry_id, limit=1))[0]
 
     async def read_history(
@@ -194,6 +198,8 @@ class ConvstoreConversationStore(PydanticStore):
         Raises:
             LookupError: No conversation has it.
         """
+        if head_id is not None:
+            check_id(head_id, name="head_id")
         return await self._history_to(head_id, limit)
 
     @read_current

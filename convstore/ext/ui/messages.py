@@ -9,6 +9,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, SystemMessage
 
 from convstore import Conversation
+from convstore.edges import check_conversation
 from convstore.ext.ui.ag_ui import ag_ui_messages
 from convstore.ext.ui.ai_sdk import ai_sdk_messages
 from convstore.ext.ui.turns import ANSWER, Format, ShownTurn, TurnReader
@@ -73,6 +74,7 @@ async def ui_messages(
     Raises:
         InvalidInputError: `format` is neither, or a number is out of bounds.
     """
+    check_conversation(chat)
     check_choice(format, *_WRITERS, name="format")
     check_number(limit, name="limit", minimum=1, maximum=1_000)
     names = check_names(client_tools, name="client_tools")

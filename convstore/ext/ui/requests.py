@@ -15,6 +15,7 @@ from uuid import uuid4
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from convstore import Conversation
+from convstore.edges import check_conversation
 from convstore.exceptions import InvalidInputError
 from convstore.ext.ui.messages import newest
 from convstore.ext.ui.turns import ANSWER, Format, call_ids
@@ -27,6 +28,14 @@ from convstore.values.scope import MAX_IDS, check_choice, check_id, check_names
 
 _Value = TypeVar("_Value")
 _Fields = Mapping[str, Any]
+_LAST = "the last message"
+_AG_UI_IDS = {"thread_id": "threadId", "run_id": "runId"}
+_TYPES = {
+    str: "a text",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+}
 _MEDIA = ("image", "audio", "video", "document")
 
 
@@ -79,6 +88,7 @@ class UIRequest:
             UnknownMessageError: The turn to regenerate, to replace or to decide about is not in the log.
             ConflictError: As for `Conversation.turn` and `Conversation.decide`.
         """
+        check_conversation(chat)
         if self.kind == "regenerate":
             return await chat.turn(
                 await _active(chat, self.turn_id), regenerate=self.key, **options
@@ -180,14 +190,16 @@ def read_request(
         whole = json.loads(body) if isinstance(body, str | bytes) else body
     except (ValueError, RecursionError) as error:
         raise InvalidInputError("the body must be JSON") from error
+    if not isinstance(whole, Mapping):
+        raise InvalidInputError(f"the body must be a JSON object, not {type(whole).__name__}")
     common: dict[str, Any] = {
         "format": format,
         "client_tools": check_names(client_tools, name="client_tools"),
     }
     if format == "ai-sdk":
-        common["thread_id"] = _id(whole, "id")
+        common["thread_id"] = _id(whole, "id", of="the body")
         return _of_ai_sdk(whole, request_id or str(uuid4()), common)
-    common |= {"thread_id": _id(whole, "threadId"), "run_id": _id(whole, "runId")}
+    common |= {name: _id(whole, key, of="the body") for name, key in _AG_UI_IDS.items()}
     return _of_ag_ui(whole, request_id or common["run_id"], common)
 
 
@@ -212,23 +224,26 @@ async def _messages_of(
 
 
 def _of_ai_sdk(body: _Fields, key: str, common: _Fields) -> UIRequest:
-    last = _items(body if "messages" in body else {"messages": [body.get("message")]}, "messages")[
-        -1
-    ]
-    parts = _items(last, "parts")
+    if "messages" in body:
+        last = _items(body, "messages", of="the body")[-1]
+    else:
+        last = _get(body, "message", dict, of="the body")
+    parts = _items(last, "parts", of=_LAST)
     if last.get("role") != "assistant" or body.get("trigger") == "regenerate-message":
         return _asked(last, parts, body, key, common)
     answers = [
-        _get(part, "approval", dict) for part in parts if part.get("state") == "approval-responded"
+        _get(part, "approval", dict, of="a part")
+        for part in parts
+        if part.get("state") == "approval-responded"
     ]
     sent = [part for part in parts if part.get("state") in ("output-available", "output-error")]
     results = {
-        _id(part, "toolCallId"): _outcome(
+        _id(part, "toolCallId", of="a part"): _outcome(
             part.get("output"), part.get("errorText"), is_failed=part["state"] == "output-error"
         )
         for part in sent
     }
-    turn_id = _id(last, "id").removeprefix(ANSWER)
+    turn_id = _id(last, "id", of=_LAST).removeprefix(ANSWER)
     decisions = _decisions(answers)
     return UIRequest(
         kind="decide", turn_id=turn_id, decisions=decisions, results=results, shown=parts, **common
@@ -236,7 +251,7 @@ def _of_ai_sdk(body: _Fields, key: str, common: _Fields) -> UIRequest:
 
 
 def _of_ag_ui(body: _Fields, key: str, common: _Fields) -> UIRequest:
-    messages = _items(body, "messages")
+    messages = _items(body, "messages", of="the body")
     asked = 0
     for index, message in enumerate(messages):
         if message.get("role") == "user":
@@ -246,13 +261,13 @@ def _of_ag_ui(body: _Fields, key: str, common: _Fields) -> UIRequest:
     props = body.get("forwardedProps")
     wish = props if isinstance(props, Mapping) else {}
     if wish.get("trigger") != "regenerate-message":
-        answers = _items(body, "resume") if body.get("resume") else []
+        answers = _items(body, "resume", of="the body") if body.get("resume") else []
         decisions = _decisions([_answered(answer) for answer in answers])
         results = _client_results(shown)
         if decisions or results:
             return UIRequest(
                 kind="decide",
-                turn_id=_id(question, "id"),
+                turn_id=_id(question, "id", of="the question"),
                 decisions=decisions,
                 results=results,
                 shown=shown,
@@ -261,7 +276,8 @@ def _of_ag_ui(body: _Fields, key: str, common: _Fields) -> UIRequest:
     content = question.get("content")
     if isinstance(content, str):
         return _asked(question, [{"type": "text", "text": content}], wish, key, common)
-    return _asked(question, _items(question, "content"), wish, key, common)
+    parts = _items(question, "content", of="the question")
+    return _asked(question, parts, wish, key, common)
 
 
 def _client_results(messages: Sequence[_Fields]) -> dict[str, str]:
@@ -270,7 +286,7 @@ def _client_results(messages: Sequence[_Fields]) -> dict[str, str]:
     for message in messages:
         if message.get("role") == "tool":
             error = message.get("error")
-            results[_id(message, "toolCallId")] = _outcome(
+            results[_id(message, "toolCallId", of="a tool message")] = _outcome(
                 message.get("content"), error, is_failed=bool(error)
             )
     return results
@@ -280,15 +296,14 @@ def _asked(
     last: _Fields, parts: Sequence[_Fields], wish: _Fields, key: str, common: _Fields
 ) -> UIRequest:
     """Return a request that asks a question, asks another one instead, or asks for another answer."""
-    own = _id(last, "id").removeprefix(ANSWER)
+    own = _id(last, "id", of=_LAST).removeprefix(ANSWER)
     replaced = wish.get("messageId")
     check_choice(wish.get("trigger"), None, "submit-message", "regenerate-message", name="trigger")
     if wish.get("trigger") == "regenerate-message":
         return UIRequest(kind="regenerate", turn_id=own, key=key, **common)
     if last.get("role") != "user":
-        raise InvalidInputError(
-            f"the last message must be the user's, not of role {_get(last, 'role', str)[:40]!r}"
-        )
+        role = _get(last, "role", str, of=_LAST)[:40]
+        raise InvalidInputError(f"the last message must be the user's, not of role {role!r}")
     turn_id = key if replaced == own else own
     # no others are read
     blocks = [_block(part) for part in parts if part.get("type") in ("text", "file", *_MEDIA)]
@@ -297,8 +312,9 @@ def _asked(
     question = HumanMessage(content_of(blocks), id=check_id(turn_id, name="request_id"))
     if replaced is None:
         return UIRequest(kind="ask", turn_id=turn_id, question=question, **common)
+    instead_of = _id(wish, "messageId", of="the request")
     return UIRequest(
-        kind="edit", turn_id=turn_id, question=question, instead_of=_id(wish, "messageId"), **common
+        kind="edit", turn_id=turn_id, question=question, instead_of=instead_of, **common
     )
 
 
@@ -306,19 +322,20 @@ def _block(part: _Fields) -> dict[str, Any]:
     """Return a text, a file of the AI SDK or media of AG-UI as a content block of LangChain."""
     kind = part["type"]
     if kind == "text":
-        return {"type": "text", "text": _get(part, "text", str)}
+        return {"type": "text", "text": _get(part, "text", str, of="a part")}
     if kind == "file":
-        return _media_block(_optional(part, "mediaType"), "", _get(part, "url", str), _name(part))
-    source: Any = _get(part, "source", dict)
-    mime = _optional(source, "mimeType")
-    url = _get(source, "value", str)
+        mime = _optional(part, "mediaType", of="a file")
+        return _media_block(mime, "", _get(part, "url", str, of="a file"), _name(part))
+    source: Any = _get(part, "source", dict, of="a part")
+    mime = _optional(source, "mimeType", of="a source")
+    url = _get(source, "value", str, of="a source")
     if source.get("type") == "data":
         url = f"data:;base64,{url}"
     return _media_block(mime, kind, url, _name(part))
 
 
-def _optional(fields: _Fields, key: str) -> str:
-    return _get(fields, key, str) if fields.get(key) else ""
+def _optional(fields: _Fields, key: str, *, of: str) -> str:
+    return _get(fields, key, str, of=of) if fields.get(key) else ""
 
 
 def _name(part: _Fields) -> str:
@@ -342,12 +359,14 @@ def _media_block(mime: str, kind: str, url: str, name: str) -> dict[str, Any]:
 def _answered(entry: _Fields) -> _Fields:
     """Return the answer to an interrupt of AG-UI as the AI SDK has it."""
     check_choice(entry.get("status"), "resolved", "cancelled", name="status")
-    said = {"approved": False} if entry["status"] == "cancelled" else _get(entry, "payload", dict)
-    return {**said, "id": _id(entry, "interruptId")}
+    said: Any = {"approved": False}
+    if entry["status"] == "resolved":
+        said = _get(entry, "payload", dict, of="an answer")
+    return {**said, "id": _id(entry, "interruptId", of="an answer")}
 
 
 def _decisions(answers: Iterable[_Fields]) -> dict[str, Decision]:
-    found = {_id(answer, "id"): _decision(answer) for answer in answers}
+    found = {_id(answer, "id", of="an approval"): _decision(answer) for answer in answers}
     if len(found) > MAX_IDS:
         raise InvalidInputError(
             f"a request decides about at most {MAX_IDS} calls, not {len(found)}"
@@ -357,11 +376,11 @@ def _decisions(answers: Iterable[_Fields]) -> dict[str, Decision]:
 
 def _decision(said: _Fields) -> Decision:
     """Return a decision; only a plain `true` approves."""
-    if not _get(said, "approved", bool):
-        return Decision(
-            verdict="reject", message=_get(said, "reason", str) if said.get("reason") else ""
-        )
-    args = _get(said, "editedArgs", dict) if said.get("editedArgs") is not None else None
+    if not _get(said, "approved", bool, of="an approval"):
+        return Decision(verdict="reject", message=_optional(said, "reason", of="an approval"))
+    args = None
+    if said.get("editedArgs") is not None:
+        args = _get(said, "editedArgs", dict, of="an approval")
     return Decision(verdict="approve" if args is None else "edit", args=args)
 
 
@@ -378,21 +397,21 @@ def _outcome(output: Any, error: Any, *, is_failed: bool) -> str:
     return text or "(no output)"
 
 
-def _get(source: Any, name: str, kind: type[_Value]) -> _Value:
-    value = source.get(name) if isinstance(source, Mapping) else None
+def _get(source: _Fields, name: str, kind: type[_Value], *, of: str) -> _Value:
+    """Return a field of one type; the error says what the field is `of`."""
+    value = source.get(name)
     if not isinstance(value, kind):
-        raise InvalidInputError(
-            f"{name} must be of type {kind.__name__}, not {type(value).__name__}"
-        )
+        found = "missing" if value is None else f"of type {type(value).__name__}"
+        raise InvalidInputError(f"{name} of {of} must be {_TYPES[kind]}; it is {found}")
     return value
 
 
-def _items(source: Any, name: str) -> list[_Fields]:
-    items = _get(source, name, list)
+def _items(source: _Fields, name: str, *, of: str) -> list[_Fields]:
+    items = _get(source, name, list, of=of)
     if not items or not all(isinstance(item, Mapping) for item in items):
-        raise InvalidInputError(f"{name} must be a list of objects, with at least one")
+        raise InvalidInputError(f"{name} of {of} must be a list of objects, with at least one")
     return items
 
 
-def _id(source: Any, name: str) -> str:
-    return check_id(_get(source, name, str), name=name)
+def _id(source: _Fields, name: str, *, of: str) -> str:
+    return check_id(_get(source, name, str, of=of), name=f"{name} of {of}")

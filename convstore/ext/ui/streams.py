@@ -24,6 +24,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
 
 from convstore import Conversation
+from convstore.edges import check_conversation
 from convstore.exceptions import ConvstoreError, InvalidInputError
 from convstore.ext.ui.ag_ui import AGUIEncoder, ag_ui_messages
 from convstore.ext.ui.ai_sdk import AISDKEncoder
@@ -32,7 +33,7 @@ from convstore.ext.ui.requests import UIRequest
 from convstore.ext.ui.turns import ANSWER, Event, Format, Outcome, TurnReader
 from convstore.integration import TurnAccess, host_of
 from convstore.types import StoredMessage, TurnCall, TurnSession, TurnState
-from convstore.values.scope import MAX_IDS
+from convstore.values.scope import MAX_IDS, check_choice, check_names
 from convstore.wire.streams import StreamedReply
 
 HEADERS: Mapping[str, str] = {
@@ -75,12 +76,19 @@ def ui_stream(
 
     Raises:
         InvalidInputError: `chunks` is no asynchronous generator, as of a function that was not called or never yields.
+            Or `turn` or `request` is something else.
     """
     if not isinstance(chunks, AsyncGenerator):
         raise InvalidInputError(
             "chunks must be an asynchronous generator: call the function of your loop, which has "
             f"to yield the chunks; it is a value of type {type(chunks).__name__}"
         )
+    for name, value, kind in (("turn", turn, TurnSession), ("request", request, UIRequest)):
+        if not isinstance(value, kind):
+            raise InvalidInputError(
+                f"{name} must be a {kind.__name__}, which UIRequest.turn and read_request return, "
+                f"not {type(value).__name__}"
+            )
     return _answered(turn, chunks, request, on_error)
 
 
@@ -123,7 +131,16 @@ async def resume_stream(
         thread_id: AG-UI's id of the thread.
         run_id: AG-UI's id of the run.
         client_tools: As for `read_request`.
+
+    Raises:
+        InvalidInputError: A value has the wrong type, or there is no such format.
     """
+    check_conversation(chat)
+    check_choice(format, "ai-sdk", "ag-ui", name="format")
+    for name, id_ in (("thread_id", thread_id), ("run_id", run_id)):
+        if not isinstance(id_, str):
+            raise InvalidInputError(f"{name} must be a str, not {type(id_).__name__}")
+    client_tools = check_names(client_tools, name="client_tools")
     state = (await newest(chat)).turn
     if state is None or state.status != "running":
         return None

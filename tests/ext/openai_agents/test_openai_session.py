@@ -445,7 +445,7 @@ def test_what_it_is_given_is_checked(store: ConversationStore, scope: dict[str, 
 @pytest.mark.parametrize("item", ["Hi", None])
 async def test_an_item_is_a_dict(session: ConvstoreSession, item: Any) -> None:
     """Anything else is refused before anything is written."""
-    with pytest.raises(InvalidInputError, match="each item must be a dict"):
+    with pytest.raises(InvalidInputError, match="items must be a list, and each of them a dict"):
         await session.add_items([USER, item])
     assert await session.get_items() == []
 

@@ -205,7 +205,7 @@ async def test_approvals_are_decisions(chat: Conversation) -> None:
             chat, by="bob"
         )
     for odd in (1, "true", None):
-        with pytest.raises(InvalidInputError, match="approved must be"):
+        with pytest.raises(InvalidInputError, match="approved of an approval must be"):
             read_request(decided({**part, "approval": {"id": refund, "approved": odd}}))
     resume = [
         {
