@@ -1,6 +1,6 @@
 """Stores annotations of single messages: feedback, labels, audit notes.
 
-Annotations are stored separately from the log, which never changes. No model sees them.
+Annotations are stored separately from the log, which never changes. Models never see them.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Annotator:
     async def of(
         self, cached: CachedConversation, ordinals: Sequence[int]
     ) -> dict[int, dict[str, Any]]:
-        """Return the annotations of messages, by ordinal; CorruptDocumentError if a stored value is damaged."""
+        """Return the annotations of messages, by ordinal; raise a CorruptDocumentError if a value is damaged."""
         found = await self._annotations.find(cached.conversation, ordinals)
         return {
             ordinal: self._decode(cached, ordinal, texts)
@@ -83,7 +83,7 @@ class Annotator:
         }
 
     async def rated_down(self, conversations: Sequence[str]) -> set[str]:
-        """Return those of some conversations of which a message has a `rating` below 0; damaged ones are not rated.
+        """Return the conversations with a message whose annotation `rating` is below 0; damaged ratings do not count.
 
         One command for each thousand.
         """

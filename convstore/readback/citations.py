@@ -1,4 +1,4 @@
-"""Find the sources that a message cites, by numbers in its text and by citations of its provider."""
+"""Find the sources that a message cites, by numbers in its text and by citations that its provider attached."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def _message(reader: LogReader, scope: Scope, message_id: str) -> BaseMess
 async def _sources(
     reader: LogReader, pager: Pager, scope: Scope, numbers: list[int]
 ) -> dict[int, Source]:
-    """Return the sources with some numbers, without their texts. One command, more for very long addresses."""
+    """Return the sources with these numbers, without their texts. One command, more for very long addresses."""
     cached = await reader.find(scope) if numbers else None
     if cached is None:
         return {}
@@ -80,7 +80,7 @@ async def _sources(
 async def _whole(
     pager: Pager, scope: Scope, numbers: Iterable[int], found: Mapping[int, Source]
 ) -> dict[int, Source]:
-    """Return sources with their whole addresses; an address that no page holds is left out."""
+    """Return sources with their whole addresses; an address that does not fit on a page is left out."""
     whole: dict[int, Source] = {}
     for number in numbers:
         request = Request(source_ids=[number], page_tokens=MAXIMUM_PAGE_TOKENS)
@@ -103,7 +103,7 @@ def _source(cached: CachedConversation, source: EntrySource) -> Source:
 
 
 def _of_source(cited: Citation, source: Source | None, *names: str) -> Citation:
-    """Return a citation with the ids of its source, if the log has it, and with further fields of it."""
+    """Return a citation with the ids and the named fields of its source; unchanged if the log does not have it."""
     if source is None:
         return cited
     names = ("source_id", "tool_message_id", "child_id", *names)

@@ -1,10 +1,10 @@
-"""Removes repeated texts from a tool result, whose content, artifact and sources often hold the same text.
+"""Removes repeated texts from a tool result, whose content, artifact and sources often contain the same text.
 
-Each removed text is replaced by a reference to the place where it is shown. Headings and marks of sources between them
-are removed as well, because a page shows each source under its heading.
+Each removed text is replaced by a reference to the passage that shows it. Headings and marks of sources between removed
+texts are removed as well, because a page shows each source under its heading.
 
 Tools that put their sources into an artifact usually write them into the content as well: unchanged, line by line
-between headings, truncated, or as JSON strings. The search time is bounded; a missed repetition is only read twice.
+between headings, truncated, or as JSON strings. The search time is limited; a missed repetition is only read twice.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PREFIX = 60
 _MAX_MISSED = 3
 """Number of consecutive missing lines after which the search for a part ends."""
 _SCANS = 8
-"""Limit of fruitless search: about this many scans of the text, or the number of characters below."""
+"""Maximum number of scans of the text without a match, unless `_MIN_SCANNED` characters are more."""
 _MIN_SCANNED = 200_000
 _MAX_FOUND = 1_000
 _MAX_NODES = 20_000
@@ -51,7 +51,9 @@ def repeats(text: str, parts: Sequence[str]) -> list[list[Range]]:
     >>> repeats(f"[1] Whales\n{song}\n\n[2] Seals\n{bark}", [song, bark])
     [[(11, 38)], [(50, 82)]]
     """
-    search = _Search(text, budget=max(_SCANS * (len(text) + sum(map(len, parts))), _MIN_SCANNED))
+    search = _RepeatSearch(
+        text, budget=max(_SCANS * (len(text) + sum(map(len, parts))), _MIN_SCANNED)
+    )
     return [search.ranges_of(part) if len(text) >= _MIN_LENGTH else [] for part in parts]
 
 
@@ -61,11 +63,11 @@ def leaves(value: Any) -> list[str]:
     >>> leaves({"a": ["x" * 20, 7], "b": "short"})
     ['xxxxxxxxxxxxxxxxxxxx']
     """
-    texts = (node for node in _nodes(value) if type(node) is str and len(node) >= _MIN_LENGTH)
+    texts = (node for node in _values_in(value) if type(node) is str and len(node) >= _MIN_LENGTH)
     return list(islice(texts, _MAX_FOUND))
 
 
-def _nodes(value: Any) -> Iterator[Any]:
+def _values_in(value: Any) -> Iterator[Any]:
     todo = [value]
     for _ in range(_MAX_NODES):
         if not todo:
@@ -76,8 +78,8 @@ def _nodes(value: Any) -> Iterator[Any]:
 
 
 @dataclass(slots=True)
-class _Search:
-    """Searches for one part after the other, first after the previous match, because tools keep the order."""
+class _RepeatSearch:
+    """Searches for one part after another, starting after the previous match, because tools keep the order."""
 
     text: str
     budget: int
@@ -102,7 +104,7 @@ class _Search:
             missed.add(needle)
         for form in self.forms if len(self.text) >= _MIN_TEXT_FOR_LINES else ():
             if ranges := self._lines_of(part, form):
-                return _joined(self.text, ranges)
+                return _with_neighbours_joined(self.text, ranges)
         return []
 
     def _lines_of(self, part: str, form: _Form) -> list[Range]:
@@ -155,7 +157,7 @@ def _in_ascii(text: str) -> str:
     return json.dumps(text)[1:-1]
 
 
-def _joined(text: str, ranges: Sequence[Range]) -> list[Range]:
+def _with_neighbours_joined(text: str, ranges: Sequence[Range]) -> list[Range]:
     """Sort ranges and join those with only white space between them."""
     joined: list[Range] = []
     for start, end in sorted(ranges):
@@ -192,8 +194,8 @@ def deduplicated(
         content: The texts that its content consists of.
         artifact: The texts that its artifact consists of.
         codec: Compares the artifact with the content.
-        parsed: The value that its content is in JSON; else None.
-        value: The artifact itself; None if there is none.
+        parsed: The value of a content that is JSON; else None.
+        value: The artifact itself; None without one.
 
     >>> song = "Whales sing all night long."
     >>> found = [Source(source_id=3, title="Whales", content=song)]
@@ -209,7 +211,7 @@ def deduplicated(
     if parsed is not None and _is_same(codec, parsed, value):
         return shown, [None] * len(artifact)
     above = [*texts, *(content if parsed is None else leaves(parsed))]
-    rest = [_without(text, repeats(text, above)) for text in artifact]
+    rest = [_with_references(text, repeats(text, above)) for text in artifact]
     return shown, rest
 
 
@@ -249,7 +251,7 @@ class _Headings:
         return " ".join(text.split()) in self._names
 
     def _tag(self, tag: re.Match[str]) -> str:
-        """Return "" for a tag without other values than numbers and names of the sources."""
+        """Return "" for a tag whose values are all numbers or names of the sources; otherwise the tag."""
         values = _VALUE.findall(tag[1] or "")
         known = all(value in self._numbers or value in self._names for value in values)
         return "" if known else tag[0]
@@ -288,11 +290,11 @@ def _reference(numbers: Sequence[int]) -> str:
 
 
 def _is_blank(text: str) -> bool:
-    """Return True for a text of spaces and punctuation."""
+    """Return True for a text of white space and punctuation only."""
     return all(sign in _BLANK or sign.isspace() for sign in text)
 
 
-def _without(text: str, found: Sequence[Sequence[Range]]) -> str | None:
+def _with_references(text: str, found: Sequence[Sequence[Range]]) -> str | None:
     """Replace each range of a text by a reference; return None if only punctuation is left of the text."""
     pieces: list[str] = []
     remaining: list[str] = []
@@ -318,7 +320,7 @@ def _is_same(codec: Codec, parsed: Any, artifact: Any) -> bool:
 
 
 def holds_only_sources(value: Any, sources: Sequence[EntrySource]) -> bool:
-    """Return True if a value holds only texts of its sources, which have passages of their own."""
+    """Return True if a value has only the texts of its sources, which have passages of their own."""
     if not all(source.is_plain for source in sources):
         return False
     items = _items_in(value)
@@ -336,7 +338,7 @@ def _is_source(source: EntrySource, item: Any) -> bool:
 
 
 def _items_in(value: Any) -> Sequence[Any]:
-    """Return the list that a value is, in wrappers with one key each; none for any other value."""
+    """Return a list, also from inside dicts with one key each; () for any other value."""
     while type(value) is dict and len(value) == 1:
         (value,) = value.values()
     if isinstance(value, (list, tuple)):

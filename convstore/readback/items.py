@@ -1,4 +1,4 @@
-"""Read the items of a log that are no messages."""
+"""Read the items of a log, which were appended between its messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from convstore.values.plain import slices
 from convstore.values.scope import Scope, check_ordinals
 
 _PAGE = 100
-"""Items whose payloads are read together."""
+"""Number of items whose payloads are read together."""
 
 
 async def read_items(
@@ -57,7 +57,7 @@ async def read_items(
 
 
 async def items_of_all_messages(reader: LogReader, scope: Scope) -> AsyncGenerator[StoredItem]:
-    """Iterate over the items of all messages, for exports; without those that a rewind to an item removed."""
+    """Iterate over the items of active and rewound messages, for exports; leave out items removed by their own id."""
     if (cached := await reader.find(scope)) is None:
         return
     async with reader.reading(cached):

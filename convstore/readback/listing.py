@@ -37,7 +37,7 @@ class Listing:
     async def read(self, scope: Scope, request: Request) -> tuple[str, SourcePage]:
         """Return the newest results and long messages, and the newest turns that views leave out, on one page.
 
-        Where no view leaves anything out, all turns but the one in progress are listed.
+        If no view leaves turns out, all turns except the one in progress are listed.
         """
         cached = await self._reader.find(scope)
         listed = await self._listed(cached, request) if cached else []
@@ -68,7 +68,7 @@ class Listing:
         return [*listed, *_section(earlier, questions, room)]
 
     async def _questions(self, snapshot: Snapshot, start: tuple[int, int] | None) -> list[str]:
-        """Return a line for each of the newest turns before the entry and ordinal where views start."""
+        """Return a line for each of the newest turns before the entry and the ordinal at which views start."""
         tail = snapshot.tail
         end = tail.messages + 1 if tail.over else tail.turn
         entry, first = start or (tail.entries, end)
@@ -100,6 +100,6 @@ def _line(message: EntryMessage) -> str:
 
 
 def _section(title: str, lines: Iterable[str], room: int) -> Sequence[str]:
-    """Return a title and the lines after it that fit; nothing without lines."""
+    """Return a title and the lines after it that fit; empty if no line fits."""
     kept = fitting_lines(lines, room - weight(title) + 1)
     return [title, *kept] if kept else []

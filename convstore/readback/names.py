@@ -1,7 +1,7 @@
-"""Find the messages and sources that a model names, in any form that is clear.
+"""Find the messages and sources that a model names, in any unambiguous form.
 
-A name is first taken as it is: an id of a message, or of a tool call. If there is none, it may be a source number
-("source 3", "[3-5]"), an ordinal ("m12"), an id in quotes or after a word, or the beginning of an id.
+A name is first looked up unchanged, as the id of a message or of a tool call. If it is unknown, it may be a source
+number ("source 3", "[3-5]"), an ordinal ("m12"), an id in quotes or after a word, or the beginning of an id.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from convstore.log.entry import EntrySource
 from convstore.mongo.log import StoredMessageRow
 from convstore.mongo.parallel import together
-from convstore.readback.request import Place, Request
+from convstore.readback.request import MessageRef, Request
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.sources.source import MAX_SOURCES, read_ids
@@ -31,7 +31,7 @@ _NUMBERS = re.compile(r"\d{1,15}(-\d{1,15})?([,; ]+\d{1,15}(-\d{1,15})?)*", re.A
 
 
 class Meaning(NamedTuple):
-    """Possible meanings of a name that is not an id as it stands: source numbers, an ordinal, or an id."""
+    """Meaning of a name that is not an id itself: source numbers, an ordinal, or an id inside the name."""
 
     numbers: Sequence[int] = ()
     ordinal: int | None = None
@@ -39,7 +39,7 @@ class Meaning(NamedTuple):
 
 
 def meaning_of(name: str) -> Meaning:
-    """Return the meaning of a name; source numbers are one more than a call reads at most.
+    """Parse the meaning of a name. Of a longer range, one source number more than a call may read is returned.
 
     >>> meaning_of("source 3").numbers, meaning_of("[1 - 3]").numbers, meaning_of("m12").ordinal
     ([3], [1, 2, 3], 12)
@@ -59,8 +59,8 @@ def meaning_of(name: str) -> Meaning:
 
 
 @dataclass(slots=True)
-class Named:
-    """Resolved names of a request: messages and sources in its order, unknown names, and further remarks."""
+class ResolvedNames:
+    """The messages and sources that a request names, in its order, unknown names, and remarks for the model."""
 
     rows: list[StoredMessageRow] = field(default_factory=list)
     sources: list[tuple[StoredMessageRow, EntrySource]] = field(default_factory=list)
@@ -68,33 +68,33 @@ class Named:
     remarks: list[str] = field(default_factory=list)
 
 
-async def find_named(
+async def resolve_names(
     reader: LogReader, cached: CachedConversation, request: Request, *, exactly: bool = False
-) -> Named:
-    """Return what a request names; `exactly` takes ids as they are."""
-    named = Named()
+) -> ResolvedNames:
+    """Look up the messages and sources that a request names; with `exactly`, ids are not interpreted."""
+    resolved = ResolvedNames()
     numbers = dict.fromkeys(request.source_ids)
     ids = list(dict.fromkeys(request.tool_message_ids))[:MAX_IDS]
     meanings = {} if exactly else {id_: meaning_of(id_) for id_ in ids}
     by_id = await _by_id(reader, cached, ids, meanings)
-    ordinals = _sort(ids, meanings, by_id, named, numbers)
-    places = [*request.places, *(Place(ordinal, ordinal) for ordinal in ordinals)]
-    at = await _at(reader, cached, places)
-    named.rows += at.values()
-    named.missing += [id_ for ordinal, id_ in ordinals.items() if ordinal not in at]
+    ordinals = _assign_names(ids, meanings, by_id, resolved, numbers)
+    message_refs = [*request.message_refs, *(MessageRef(ordinal, ordinal) for ordinal in ordinals)]
+    at = await _rows_at(reader, cached, message_refs)
+    resolved.rows += at.values()
+    resolved.missing += [id_ for ordinal, id_ in ordinals.items() if ordinal not in at]
     if len(numbers) > MAX_SOURCES:
-        named.remarks.append(f"Only the first {MAX_SOURCES} source_ids are read.")
+        resolved.remarks.append(f"Only the first {MAX_SOURCES} source_ids are read.")
     wanted = list(numbers)[:MAX_SOURCES]
     found = await reader.log.sources_by_id(cached.conversation, wanted) if wanted else {}
-    named.sources = [found[number] for number in wanted if number in found]
-    named.missing += [number for number in wanted if number not in found]
-    return named
+    resolved.sources = [found[number] for number in wanted if number in found]
+    resolved.missing += [number for number in wanted if number not in found]
+    return resolved
 
 
 async def _by_id(
     reader: LogReader, cached: CachedConversation, ids: Sequence[str], meanings: dict[str, Meaning]
 ) -> dict[str, list[StoredMessageRow]]:
-    """Return the messages that ids name: by the id, as results of a tool call, or by the beginning of the id."""
+    """Look up messages by their ids, by the ids of the tool calls that they answer, or by beginnings of ids."""
     valid = [id_ for id_ in ids if not id_problem(id_)]
     by_id = await reader.messages_by_id(cached, valid, retry_if_stale=False) if valid else {}
     found = {id_: [row] for id_, row in by_id.items()}
@@ -102,7 +102,7 @@ async def _by_id(
         begun = {id_: meanings[id_].id for id_ in others if id_ in meanings and meanings[id_].id}
         results, beginnings = await together(
             reader.log.messages_by_call(cached.conversation, others),
-            _begun(reader, cached, begun.values()),
+            _rows_by_beginning(reader, cached, begun.values()),
         )
         for row in results:
             found.setdefault(row.message.call, []).append(row)
@@ -112,10 +112,10 @@ async def _by_id(
     return found
 
 
-async def _begun(
+async def _rows_by_beginning(
     reader: LogReader, cached: CachedConversation, texts: Iterable[str]
 ) -> dict[str, StoredMessageRow]:
-    """Return the messages with some ids, or with the only ids that begin so; MongoDB refuses patterns with NUL."""
+    """Return the messages with these ids, or with the only id that begins so. MongoDB refuses patterns with NUL."""
     wanted = [
         text for text in dict.fromkeys(texts) if len(text) >= _MIN_BEGINNING and "\0" not in text
     ]
@@ -128,37 +128,37 @@ async def _begun(
     return found
 
 
-async def _at(
-    reader: LogReader, cached: CachedConversation, places: Sequence[Place]
+async def _rows_at(
+    reader: LogReader, cached: CachedConversation, message_refs: Sequence[MessageRef]
 ) -> dict[int, StoredMessageRow]:
-    """Return the messages at some places by ordinal; one command if their entries are known, else one for each."""
-    firsts = {place.first for place in places}
+    """Return messages by ordinal. One command; one more for each message whose entry is unknown."""
+    firsts = {ref.first for ref in message_refs}
     rows = await reader.log.messages_of_entries(cached.conversation, firsts) if firsts else {}
-    unknown = [place.ordinal for place in places if place.ordinal not in rows][:_MAX_ORDINALS]
+    unknown = [ref.ordinal for ref in message_refs if ref.ordinal not in rows][:_MAX_ORDINALS]
     more = await together(
         *(reader.log.message_at(cached.conversation, ordinal) for ordinal in unknown)
     )
     rows |= {row.message.ordinal: row for row in more if row}
-    return {place.ordinal: rows[place.ordinal] for place in places if place.ordinal in rows}
+    return {ref.ordinal: rows[ref.ordinal] for ref in message_refs if ref.ordinal in rows}
 
 
-def _sort(
+def _assign_names(
     ids: Sequence[str],
     meanings: Mapping[str, Meaning],
     by_id: Mapping[str, Sequence[StoredMessageRow]],
-    named: Named,
+    resolved: ResolvedNames,
     numbers: dict[int, None],
 ) -> dict[int, str]:
-    """Add to `named` the messages that ids name, to `numbers` source numbers; return the ordinals with their names."""
+    """Add messages found by id to `resolved`, and source numbers to `numbers`; return the names by their ordinals."""
     ordinals = dict[int, str]()
     for id_ in ids:
         meaning = meanings.get(id_, Meaning())
         if id_ in by_id:
-            named.rows += by_id[id_]
+            resolved.rows += by_id[id_]
         elif meaning.numbers:
             numbers |= dict.fromkeys(meaning.numbers)
         elif meaning.ordinal is not None and len(ordinals) < _MAX_ORDINALS:
             ordinals.setdefault(meaning.ordinal, id_)
         else:
-            named.missing.append(id_)
+            resolved.missing.append(id_)
     return ordinals

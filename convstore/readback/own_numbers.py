@@ -1,8 +1,8 @@
-"""Find the numbers that the results of a turn show, where these are not the numbers of their sources in the log.
+"""Find the numbers that the results of a turn show, where these differ from the source ids in the log.
 
-Results that were imported, or that nobody numbered, count from 1 as their tools wrote them, and the answer of their
-turn cites these numbers. They follow from the content of the results and from the numbers that their tools gave. A
-number that a result without sources shows means nothing, unless it is that of a source of the turn or of a sub-agent.
+Imported results, and others that were not numbered, count from 1 as their tools wrote them, and the answer of their
+turn cites these numbers. They are found in the content of the results and among the numbers that their tools assigned.
+A number in a result without sources has no meaning, unless it is the id of a source of the turn or of a sub-agent.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from convstore.values.models import ToolRecord
 from convstore.values.scope import Scope
 
 MAX_RESULTS = 20
-"""Maximum number of results of a turn whose marks are read, the newest ones."""
+"""Maximum number of a turn's results whose marks are read; the newest are chosen."""
 _EXPLAINED = 20
 """Maximum number of citations that a line explains."""
 
 
 async def numbers_before(records: Records, scope: Scope, message_id: str) -> dict[int, int]:
-    """Return source ids by the numbers that results of a turn before a message show; the newest result wins.
+    """Return source ids by the numbers in the results of a message's turn before it; the newest result wins.
 
     Two commands; two more if the turn has results that were not numbered, one more if these count passages that
     are not sources.
@@ -53,15 +53,15 @@ async def numbers_before(records: Records, scope: Scope, message_id: str) -> dic
     ids = _not_numbered(entries, message)
     results = await records.get(scope, ids) if ids else []
     characters = sum(len(str(result.content)) for result in results)
-    shown = await run_in_thread_if_long(lambda: _shown(results), characters=characters)
-    known = await _known(reader, cached, message, shown)
+    shown = await run_in_thread_if_long(lambda: _numbers_shown(results), characters=characters)
+    known = await _numbers_of_sources(reader, cached, message, shown)
     return {number: source for number, source in shown.items() if number not in known}
 
 
-async def _known(
+async def _numbers_of_sources(
     reader: LogReader, cached: CachedConversation, message: EntryMessage, shown: Mapping[int, int]
 ) -> set[int]:
-    """Return numbers without a source in their result that are sources of the same turn or of a sub-agent."""
+    """Return the numbers without a source in their result that are ids of sources of the turn or of a sub-agent."""
     unknown = [number for number, source in shown.items() if source == NO_SOURCE]
     if not unknown:
         return set()
@@ -75,12 +75,12 @@ async def _known(
     }
 
 
-async def explained(
+async def explain_citations(
     records: Records, scope: Scope, message_id: str, ordinal: int, texts: Iterable[str]
 ) -> str:
-    """Return a line on what the numbers mean that texts of an answer cite; "" if all are those of the log.
+    """Return a line that explains cited numbers which are not source ids; "" if all are source ids.
 
-    No command for texts without citations.
+    Texts without citations take no command.
     """
     marks = [mark for text in texts for mark in marks_in(text)]
     if not marks:
@@ -97,7 +97,7 @@ def _named(source: int) -> str:
 
 
 def _not_numbered(entries: Sequence[Entry], message: EntryMessage) -> list[str]:
-    """Return the ids of the results of a message's turn that their tools or a wrapper did not number, oldest first."""
+    """Return the ids of the results of a message's turn that neither their tools nor a wrapper numbered, in order."""
     return [
         result.id
         for entry in reversed(entries)
@@ -107,15 +107,15 @@ def _not_numbered(entries: Sequence[Entry], message: EntryMessage) -> list[str]:
 
 
 def _may_count(result: EntryMessage, entry: Entry) -> bool:
-    """Return True for a result of a tool without sources, or with sources that the log numbered."""
+    """Return True for a tool result without sources, or with sources to which the log assigned numbers."""
     if result.type != "tool" or result.tool == RETRIEVAL_TOOL:
         return False
     kept = [source.kept for source in entry.sources if source.message_id == result.id]
     return not kept or not all(kept)
 
 
-def _shown(records: Iterable[ToolRecord]) -> dict[int, int]:
-    """Return the numbers that results show; a result with sources wins over one without."""
+def _numbers_shown(records: Iterable[ToolRecord]) -> dict[int, int]:
+    """Return source ids by the numbers that results show; a result with sources wins over one without."""
     shown: dict[int, int] = {}
     for record in sorted(records, key=lambda record: bool(record.sources)):
         shown |= numbers_shown(record.content, record.sources)

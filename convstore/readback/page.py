@@ -1,8 +1,8 @@
-"""Fills a page with passages, and with lines that say which parts of a model's call could not be done.
+"""Fills a page with passages, and with lines about the parts of a model's call that could not be fulfilled.
 
 Sizes are measured by `tokens.weight`, which needs the text. So a page is first planned by characters, and cut once its
-texts are read. Text that the model sent is quoted on one line and cut. A search shows the text around each match,
-without regard to case.
+texts are read. Text from the model is quoted on one line and cut. A search shows the text around each match, and
+ignores case.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from convstore.values.models import SourcePage
 
 _CONTEXT = 200
 _SEARCHED_FOR_WORDS = 200_000
-"""Maximum characters that are searched for words; their forms take a second for three million."""
+"""Maximum number of characters that are searched for words. Word forms take a second for three million characters."""
 
 
 def matches(text: str, find: str) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of a text that match another under Unicode's full case folding, in linear time.
+    """Yield the ranges of a text that match `find` under Unicode's full case folding, in linear time.
 
     >>> list(matches("Maße, MASSE, masse", "mASSe"))
     [(0, 4), (6, 11), (13, 18)]
     """
     folded = fold(text)
     wanted = fold(find)
-    # Some characters become several, such as the German sharp s: where each one ends in the folded text.
+    # Folding makes several characters of some, such as the German sharp s; `ends` are their ends in the folded text.
     ends: Sequence[int] = range(1, len(text) + 1)
     if len(folded) > len(text):
         ends = list(accumulate(len(fold(sign)) for sign in text))
@@ -47,9 +47,9 @@ def matches(text: str, find: str) -> Iterator[tuple[int, int]]:
 
 
 def snippets(text: str, find: str, *, limit: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of a text around the matches of another, ignoring case; adjacent ranges are joined.
+    """Yield the ranges of a text around the matches of `find`, ignoring case; adjacent ranges are joined.
 
-    The iteration stops after the first range longer than `limit`, because no page shows it whole.
+    The iteration stops after the first range longer than `limit`, because a page cannot show it whole.
 
     >>> list(snippets("a" * 300 + "Needle" + "b" * 300, "needle", limit=1_000))
     [(100, 506)]
@@ -70,7 +70,7 @@ def snippets(text: str, find: str, *, limit: int) -> Iterator[tuple[int, int]]:
 def _windows_with_words(
     texts: Sequence[str], find: str, *, limit: int
 ) -> list[tuple[int, int, int]]:
-    """Return the windows with most words of a query, in any form: index of the text, start and end, best first.
+    """Return the parts of texts with most words of a query in any form, as text index, start and end, best first.
 
     >>> _windows_with_words(["Whales sing.", "A seal and a whale."], "seals whale", limit=1)
     [(1, 0, 19)]
@@ -95,12 +95,12 @@ _MAX_WITH_WORDS = 8
 _NAMED = 20
 _NAME_CHARACTERS = 60
 MAX_APPENDS = 8
-"""Maximum number of appends whose payloads a page shows or searches; each of them costs a command."""
+"""Maximum number of appends whose payloads a page shows or searches; each takes a command."""
 
 
 @dataclass(slots=True)
-class Piece:
-    """A part of a passage and the item of its source; both are empty until they are read.
+class Excerpt:
+    """A part of a passage, with the item of its source; text and item are empty until they are read.
 
     `found` is the item that the tool returned. It stays None if it is too large to read. `block` is an image or file.
     """
@@ -120,15 +120,15 @@ class Page:
     Attributes:
         room: Remaining room, measured by `tokens.weight`.
         label: Maximum weight of a passage's name.
-        parts: The pieces that the page shows.
+        parts: The excerpts that the page shows.
         following: Cursor of the next page, "" on the last page.
         appends: Tokens of the appends whose payloads the page reads.
-        has_match: It shows a match of a search.
+        has_match: True if it shows a match of a search.
     """
 
     room: int
     label: int
-    parts: list[Piece] = field(default_factory=list)
+    parts: list[Excerpt] = field(default_factory=list)
     following: str = ""
     appends: set[str] = field(default_factory=set)
     has_match: bool = False
@@ -137,8 +137,8 @@ class Page:
         """Return the room that remains for the text of a passage."""
         return self.room - passage.overhead(self.label)
 
-    def add(self, part: Piece) -> None:
-        """Add a piece whose text was read."""
+    def add(self, part: Excerpt) -> None:
+        """Add an excerpt whose text was read."""
         self.room -= part.passage.overhead(self.label) + weight(part.text)
         self.parts.append(part)
 
@@ -155,7 +155,7 @@ class Page:
 
     @property
     def shown(self) -> list[Any]:
-        """Return the page for a model: texts under their headers, each followed by the image or file it describes."""
+        """The page for a model: texts under their headers, each followed by the image or file that it describes."""
         shown = list[Any]()
         for part in self.parts:
             shown.append(
@@ -165,16 +165,16 @@ class Page:
         return shown
 
 
-def written(
+def compose_page(
     shown: Sequence[Any], lines: Sequence[str], values: SourcePage, request: Request
 ) -> tuple[Any, SourcePage]:
-    """Return a page, a text or blocks, and its values; the last line, and the cursor, say how to read on.
+    """Return a page for a model, as text or blocks, and for a program; its last line has the cursor of the next page.
 
     Args:
-        shown: Texts, each under a header, images and files.
-        lines: What could not be done.
-        values: The values for a program; their cursor is the position at which the page ended.
-        request: What the page answers, by ordinals and source numbers; its cursor may hold it whole.
+        shown: Texts under their headers, images and files.
+        lines: Lines about parts of the call that could not be fulfilled.
+        values: The page for a program; its cursor is the position at which the page ended.
+        request: The request that the page answers, by ordinals and source numbers, which the cursor repeats.
     """
     cursor = request.cursor_at(values.next_cursor) if values.next_cursor else ""
     texts = list[str]()
@@ -190,12 +190,12 @@ def written(
     return page, values.model_copy(update={"next_cursor": cursor or None})
 
 
-def beginning_of(
+def passages_from(
     request: Request, passages: Sequence[Passage]
 ) -> tuple[Sequence[Passage], int] | None:
-    """Return the passages from the request's cursor on, and where the first one continues; None for another cursor.
+    """Return the passages from the request's cursor on, and the offset in the first; None for an unknown cursor.
 
-    Passages that repeat others are left out, and for a search sources that have only a heading.
+    Passages that repeat others are left out; for a search, also sources that have only a heading.
     """
     index = 0
     offset = 0
@@ -215,7 +215,7 @@ def beginning_of(
 
 
 def fitting_lines(lines: Iterable[str], room: int) -> list[str]:
-    """Return the lines, without empty ones, that a page has room for."""
+    """Return the lines that fit on a page, without empty ones."""
     kept: list[str] = []
     for line in filter(None, lines):
         room -= weight(line) + 1
@@ -225,18 +225,20 @@ def fitting_lines(lines: Iterable[str], room: int) -> list[str]:
 
 
 def remark_on_next(page: Page, passages: Sequence[Passage]) -> str:
-    """Return the line that announces the first passage of the next page, "" if it needs none."""
+    """Return the line that announces the first passage of the next page, "" if the passage has none."""
     following = (passage for passage in passages if f"{passage.key}@0" == page.following)
     return next((passage.remark for passage in following), "")
 
 
-def next_texts(page: Page, passages: Sequence[Passage], offset: int) -> tuple[list[Piece], str]:
-    """Return the pieces to read for a page, and the cursor of the next page if all of them fit.
+def next_excerpts(
+    page: Page, passages: Sequence[Passage], offset: int
+) -> tuple[list[Excerpt], str]:
+    """Return the excerpts to read for a page, and the cursor of the next page if all of them fit.
 
-    The first piece begins at `offset` of the first passage; there is none if that one may repeat others. Only English
-    text is certain to fit, so no piece is added to the page yet.
+    The first excerpt begins at `offset` of the first passage. The result is empty if that passage is deferred. Excerpts
+    are not added to the page yet, because only English text is certain to fit.
     """
-    pieces: list[Piece] = []
+    excerpts: list[Excerpt] = []
     room = page.room
     for passage in passages:
         offset = min(offset, passage.length)
@@ -244,84 +246,84 @@ def next_texts(page: Page, passages: Sequence[Passage], offset: int) -> tuple[li
         left = passage.length - offset
         begins_page = passage.remark and not offset
         is_full = begins_page or room < min(left, _MIN_TEXT) or not page.may_read(passage)
-        if passage.is_deferred or (pieces and is_full):
-            return pieces, f"{passage.key}@{offset}"
+        if passage.is_deferred or (excerpts and is_full):
+            return excerpts, f"{passage.key}@{offset}"
         end = min(passage.length, offset + max(room, 1))
-        pieces.append(Piece(passage, offset, end))
+        excerpts.append(Excerpt(passage, offset, end))
         page.will_read(passage)
         if end < passage.length:
-            return pieces, f"{passage.key}@{end}"
+            return excerpts, f"{passage.key}@{end}"
         room -= end - offset
         offset = 0
-    return pieces, ""
+    return excerpts, ""
 
 
-def fill(page: Page, pieces: Sequence[Piece], *, find: str = "", following: str = "") -> None:
-    """Add as many of the pieces that were read as fit, or the text around each match in them.
+def fill(page: Page, excerpts: Sequence[Excerpt], *, find: str = "", following: str = "") -> None:
+    """Add as many excerpts as fit, or with `find` the text around each match in them.
 
-    `following` is the cursor of the next page if all of them fit.
+    `following` is the cursor of the next page if all excerpts fit.
     """
-    for piece in pieces:
-        for start, stop in _ranges_of(piece, find, page.room):
-            passage = piece.passage
-            excerpt = piece.text[start:stop]
+    for excerpt in excerpts:
+        for start, stop in _ranges_of(excerpt, find, page.room):
+            passage = excerpt.passage
+            text = excerpt.text[start:stop]
             room = page.room_for(passage)
-            if page.parts and room < min(weight(excerpt), _MIN_TEXT):
-                page.following = f"{passage.key}@{piece.start + start}"
+            if page.parts and room < min(weight(text), _MIN_TEXT):
+                page.following = f"{passage.key}@{excerpt.start + start}"
                 return
-            end = min(stop, start + max(fitting(excerpt, room), 1))
-            end = _end_after_match(piece.text, find, start, end) if find else end
+            end = min(stop, start + max(fitting(text, room), 1))
+            end = _end_after_match(excerpt.text, find, start, end) if find else end
             page.add(
                 replace(
-                    piece,
-                    start=piece.start + start,
-                    end=piece.start + end,
-                    text=piece.text[start:end],
+                    excerpt,
+                    start=excerpt.start + start,
+                    end=excerpt.start + end,
+                    text=excerpt.text[start:end],
                 )
             )
             page.has_match = bool(find)
             if end < stop:
-                page.following = f"{passage.key}@{piece.start + end}"
+                page.following = f"{passage.key}@{excerpt.start + end}"
                 return
     page.following = following
 
 
-def _ranges_of(piece: Piece, find: str, room: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of a piece to show: all of it, or those around each match of a search.
+def _ranges_of(excerpt: Excerpt, find: str, room: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of an excerpt to show: all of it, or those around each match of a search.
 
-    Fields of a source that match stand in its header, above the beginning of its text.
+    If only the fields of a source match, its header shows them, above the beginning of its text.
     """
     if not find:
-        yield 0, len(piece.text)
+        yield 0, len(excerpt.text)
         return
     is_found = False
-    for found in snippets(piece.text, find, limit=room):
+    for found in snippets(excerpt.text, find, limit=room):
         is_found = True
         yield found
-    if not is_found and not piece.start and any(matches(piece.passage.fields, find)):
-        yield 0, min(len(piece.text), _MIN_TEXT)
+    if not is_found and not excerpt.start and any(matches(excerpt.passage.fields, find)):
+        yield 0, min(len(excerpt.text), _MIN_TEXT)
 
 
-def fill_words(page: Page, pieces: Sequence[Piece], find: str) -> None:
-    """Add the best passages with words of a search to the last page of its exact matches, as far as they fit."""
+def fill_words(page: Page, excerpts: Sequence[Excerpt], find: str) -> None:
+    """Add the parts with most words of a search to the last page of exact matches, as far as they fit."""
     for index, start, end in _windows_with_words(
-        [piece.text for piece in pieces], find, limit=_MAX_WITH_WORDS
+        [excerpt.text for excerpt in excerpts], find, limit=_MAX_WITH_WORDS
     ):
-        piece = pieces[index]
-        text = pieces[index].text[start:end]
-        text = text[: fitting(text, page.room_for(piece.passage))]
-        shown = [part for part in page.parts if part.passage is piece.passage]
-        begin = piece.start + start
+        excerpt = excerpts[index]
+        text = excerpts[index].text[start:end]
+        text = text[: fitting(text, page.room_for(excerpt.passage))]
+        shown = [part for part in page.parts if part.passage is excerpt.passage]
+        begin = excerpt.start + start
         is_new = all(begin + len(text) <= part.start or part.end <= begin for part in shown)
         if is_new and len(text) >= min(end - start, _MIN_TEXT):
-            page.add(Piece(piece.passage, begin, begin + len(text), text, piece.found))
+            page.add(Excerpt(excerpt.passage, begin, begin + len(text), text, excerpt.found))
 
 
 def _end_after_match(text: str, find: str, start: int, end: int) -> int:
-    """Return the last position up to `end` where a text can be cut without splitting a match."""
-    excerpt = text[start : end + len(fold(find))]
+    """Return the last position up to `end` at which a text can be cut without splitting a match."""
+    searched = text[start : end + len(fold(find))]
     cut = next(
-        (first for first, last in matches(excerpt, find) if start + last > end), len(excerpt)
+        (first for first, last in matches(searched, find) if start + last > end), len(searched)
     )
     return min(end, start + cut) if cut else end
 
@@ -330,27 +332,27 @@ def no_match(request: Request, page: Page | None = None) -> str:
     """Return the line for a search without a match."""
     text = f"No match for '{_quoted(request.find, 50)}'"
     if page and page.following:
-        return f"{text} in what was read so far."
+        return f"{text} in the text read so far."
     if page and page.parts:
-        return f"{text} as it stands; these passages have its words."
+        return f"{text} as an exact text; these passages have its words."
     return f"{text}. Try other words{', or find without ids' if request.names else ''}."
 
 
 def unknown_cursor(request: Request) -> tuple[Any, SourcePage]:
     """Return the page for an invalid cursor."""
     text = f"Unknown cursor '{_quoted(request.cursor, 50)}'. Ask again without a cursor."
-    return written([text], remarks([], [], [], request), SourcePage(), Request())
+    return compose_page([text], remarks([], [], [], request), SourcePage(), Request())
 
 
 def remarks(
     names: Sequence[int | str], valid: Sequence[str], numbers: Iterable[int], request: Request
 ) -> list[str]:
-    """Return the lines about parts of a call that could not be done, in three eighths of a page at most.
+    """Return the lines about parts of a call that could not be fulfilled, in at most three eighths of a page.
 
     Args:
         names: The names that were not found.
-        valid: Ids that the conversation has.
-        numbers: Source numbers that it has.
+        valid: Ids of messages to suggest.
+        numbers: Source numbers to suggest.
         request: The call.
     """
     lines = _not_found(names, valid, numbers, room=request.characters // 4) if names else []
@@ -361,7 +363,7 @@ def remarks(
 def _not_found(
     names: Sequence[int | str], valid: Sequence[str], numbers: Iterable[int], *, room: int
 ) -> list[str]:
-    """Return a line with the names that were not found, and what there is instead."""
+    """Return a line with the names that were not found, and with valid ones."""
     named: list[str] = []
     room_left = room // 2 - len("Not found: , and 10000 more.")
     for name in names[:_NAMED]:
@@ -389,6 +391,6 @@ def _not_found(
 
 
 def _quoted(text: Any, limit: int) -> str:
-    """Return the beginning of a text that a model sent, printable and cut to a weight."""
+    """Return the beginning of a text from a model, printable and cut to a weight."""
     shown = in_line(text, limit)
     return shown[: fitting(shown, limit)]

@@ -1,8 +1,8 @@
 """Serves the content that views leave out, as pages for a model or a program.
 
-A message is read as a list of passages: its sources, its content, then other parts stored outside its entry. A page is
-cut from passages by size, or shows only the text around matches. All texts of a page are read together, and only the
-payload chunks that hold them.
+A message is read as a list of passages: its sources, its content, then other parts stored outside its entry. A page has
+as much of the passages as fits, or only the text around matches. All texts of a page are read together, and only the
+payload chunks that contain them.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from convstore.messages.media import shown_block
 from convstore.messages.text import fold, in_one_line
 from convstore.messages.tokens import weight
 from convstore.mongo.log import StoredMessageRow
-from convstore.readback.names import Named, find_named
-from convstore.readback.own_numbers import explained
+from convstore.readback.names import ResolvedNames, resolve_names
+from convstore.readback.own_numbers import explain_citations
 from convstore.readback.page import (
     MAX_APPENDS,
+    Excerpt,
     Page,
-    Piece,
-    beginning_of,
+    compose_page,
     fill,
     fill_words,
     fitting_lines,
-    next_texts,
+    next_excerpts,
     no_match,
+    passages_from,
     remark_on_next,
     remarks,
     unknown_cursor,
-    written,
 )
 from convstore.readback.passages import (
-    Media,
+    PageMedia,
     Passage,
     in_line,
     in_order,
@@ -47,7 +47,7 @@ from convstore.readback.passages import (
     passages_of,
 )
 from convstore.readback.records import Records, page_source
-from convstore.readback.request import Place, Request, read_cursor
+from convstore.readback.request import MessageRef, Request, read_cursor
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.threads import run_in_thread_if_long
@@ -60,7 +60,7 @@ from convstore.values.scope import Scope
 
 _MAX_SUGGESTED = 5
 _MAX_NUMBERED = 100
-"""Newest results whose ids, and whose source numbers, an answer names if others were not found."""
+"""Number of newest results whose ids and source numbers are suggested if requested ones were not found."""
 _READ_AT_ONCE = 4_000_000
 _FIELDS_CHARACTERS = 1_000
 _ITEMS_AT_ONCE = 1_000_000
@@ -77,7 +77,7 @@ class Pager:
     Args:
         reader: Reads the logs.
         records: Reads results whole.
-        visible_metadata: Names of the fields that a model is shown with a source.
+        visible_metadata: Names of the metadata fields that are shown to a model with a source.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class Pager:
         self._visible = visible_metadata
 
     async def read(self, scope: Scope, request: Request) -> tuple[Any, SourcePage]:
-        """Return one page for some names or a cursor; it names what was not found, and never raises on arguments."""
+        """Return one page for names or a cursor. The page lists names that were not found; arguments never raise."""
         cached = await self._reader.find(scope)
         if cached is None:
             if request.cursor:
                 return unknown_cursor(request)
             lines = remarks(request.names, [], [], request)
-            return written([], lines, SourcePage(not_found=request.names), Request())
+            return compose_page([], lines, SourcePage(not_found=request.names), Request())
         async with self._reader.reading(cached):
             return await self._read(cached, request)
 
@@ -115,10 +115,10 @@ class Pager:
         if cached is None:
             return SourcePage(not_found=request.names)
         async with self._reader.reading(cached):
-            named = await find_named(self._reader, cached, request, exactly=True)
+            resolved = await resolve_names(self._reader, cached, request, exactly=True)
             each = [
-                *((row, source) for row in named.rows for source in row.sources),
-                *named.sources,
+                *((row, source) for row in resolved.rows for source in row.sources),
+                *resolved.sources,
             ]
             passages = in_order(
                 [passage_of_source(source, row, artifact=True) for row, source in each]
@@ -129,52 +129,60 @@ class Pager:
                     f"{shown_value(request.cursor)} is not a cursor of this call; start again "
                     "without a cursor"
                 )
-            return self._source_page(cached, page, named.missing, request)
+            return self._source_page(cached, page, resolved.missing, request)
 
     async def _read(self, cached: CachedConversation, request: Request) -> tuple[Any, SourcePage]:
-        named = await find_named(self._reader, cached, request)
-        places = [Place(row.message.ordinal, row.entry.first) for row in named.rows]
-        numbers = [source.id for _, source in named.sources]
-        said = [*named.remarks, *request.remarks]
+        resolved = await resolve_names(self._reader, cached, request)
+        message_refs = [MessageRef(row.message.ordinal, row.entry.first) for row in resolved.rows]
+        numbers = [source.id for _, source in resolved.sources]
+        said = [*resolved.remarks, *request.remarks]
         request = replace(
-            request, tool_message_ids=(), places=places, source_ids=numbers, remarks=said
+            request,
+            tool_message_ids=(),
+            message_refs=message_refs,
+            source_ids=numbers,
+            remarks=said,
         )
         request = request.cut_for_cursor()
-        lines = await self._remarks(cached, named.missing, request)
-        page, passages, request = await self._filled(cached, named, request, lines)
+        lines = await self._remarks(cached, resolved.missing, request)
+        page, passages, request = await self._filled(cached, resolved, request, lines)
         if page is None:
             return unknown_cursor(request)
         if request.find and passages and not page.has_match:
             lines.insert(0, no_match(request, page))
-        said = await self._numbers_of_answers(cached, page, named.rows)
+        said = await self._numbers_of_answers(cached, page, resolved.rows)
         if not request.find:
             said.append(remark_on_next(page, passages))
         lines += fitting_lines(said, page.room)
-        values = self._source_page(cached, page, named.missing, request)
-        return written(page.shown, lines, values, request)
+        values = self._source_page(cached, page, resolved.missing, request)
+        return compose_page(page.shown, lines, values, request)
 
     async def _numbers_of_answers(
         self, cached: CachedConversation, page: Page, rows: Sequence[StoredMessageRow]
     ) -> list[str]:
-        """Return a line for each answer on a page that cites sources by numbers that only its results show."""
+        """Return a line for each answer on a page whose citations use numbers other than source ids."""
         answers = [row for row in rows if row.message.type == "ai"]
         lines: list[str] = []
         for row in answers[:MAX_APPENDS]:
             texts = [part.text for part in page.parts if _has_part(row, part.passage.key)]
             id_ = row.message.id
             ordinal = row.message.ordinal
-            lines.append(await explained(self._records, cached.scope, id_, ordinal, texts))
+            lines.append(await explain_citations(self._records, cached.scope, id_, ordinal, texts))
         return lines
 
     async def _filled(
-        self, cached: CachedConversation, named: Named, request: Request, lines: Sequence[str]
+        self,
+        cached: CachedConversation,
+        resolved: ResolvedNames,
+        request: Request,
+        lines: Sequence[str],
     ) -> tuple[Page | None, list[Passage], Request]:
-        """Return the page, the passages it is made of, and the request with the position at which the page begins.
+        """Return the page, its passages, and the request with the position at which the page begins.
 
-        Passages that only repeat others are left out, so a page may come out empty; then the next one is tried.
+        Passages that only repeat others are left out. If that leaves a page empty, the next one is returned instead.
         """
-        rows = named.rows[: len(request.places)]
-        sources = named.sources[: len(request.source_ids)]
+        rows = resolved.rows[: len(request.message_refs)]
+        sources = resolved.sources[: len(request.source_ids)]
         room = request.room_after(lines)
         page: Page | None = None
         passages: list[Passage] = []
@@ -194,7 +202,7 @@ class Pager:
     async def _remarks(
         self, cached: CachedConversation, missing: Sequence[int | str], request: Request
     ) -> list[str]:
-        """Return the lines about what could not be done, with what there is instead of missing names."""
+        """Return the lines about unfulfilled parts of a request, and valid ids and numbers for missing ones."""
         newest: list[EntryMessage] = []
         if missing:
             log = await self._reader.snapshot(cached)
@@ -213,7 +221,7 @@ class Pager:
         room: int,
     ) -> Page | None:
         """Return the page that begins at the request's cursor; None if the cursor names another passage."""
-        begin = beginning_of(request, passages)
+        begin = passages_from(request, passages)
         if begin is None:
             return None
         passages, offset = begin
@@ -224,7 +232,7 @@ class Pager:
         )
         largest = 0 if request.find else room
         fits = [part.overhead(page.label) + part.length < largest for part in passages]
-        # A text stands in place of an image or file that does not fit.
+        # An image or file that does not fit is left out; its description is shown.
         passages = [
             part if fit or not part.media else replace(part, media=None)
             for part, fit in zip(passages, fits, strict=True)
@@ -232,9 +240,9 @@ class Pager:
         if request.find:
             await self._fill_matches(cached, page, passages, offset, request.find)
         else:
-            pieces, following = next_texts(page, passages, offset)
-            await self._read_pieces(cached, pieces)
-            fill(page, pieces, following=following)
+            excerpts, following = next_excerpts(page, passages, offset)
+            await self._read_excerpts(cached, excerpts)
+            fill(page, excerpts, following=following)
         return page
 
     async def _fill_matches(
@@ -245,23 +253,23 @@ class Pager:
         offset: int,
         find: str,
     ) -> None:
-        """Add the text around each match, starting at an offset of the first passage; the reads are bounded."""
-        first: list[Piece] = []
+        """Add the text around each match, from an offset of the first passage on; the number of reads is limited."""
+        first: list[Excerpt] = []
         for _ in range(_MAX_ROUNDS):
-            pieces = _next_pieces(page, passages, offset)
-            if not pieces:
+            excerpts = _next_excerpts(page, passages, offset)
+            if not excerpts:
                 break
-            await self._read_pieces(cached, pieces)
-            first = first or pieces
+            await self._read_excerpts(cached, excerpts)
+            first = first or excerpts
             await run_in_thread_if_long(
-                partial(fill, page, pieces, find=find),
-                characters=sum(len(piece.text) for piece in pieces),
+                partial(fill, page, excerpts, find=find),
+                characters=sum(len(excerpt.text) for excerpt in excerpts),
             )
             if page.following:
                 return
-            last = pieces[-1]
-            passages = passages[len({piece.passage.key for piece in pieces}) - 1 :]
-            # A match may extend across the end of a piece.
+            last = excerpts[-1]
+            passages = passages[len({excerpt.passage.key for excerpt in excerpts}) - 1 :]
+            # A match may extend across the end of an excerpt.
             offset = last.end if last.end == last.passage.length else last.end - len(fold(find)) + 1
         remaining = [
             passage for index, passage in enumerate(passages) if index or offset < passage.length
@@ -271,66 +279,66 @@ class Pager:
         else:
             await run_in_thread_if_long(
                 partial(fill_words, page, first, find),
-                characters=4 * sum(len(piece.text) for piece in first),
+                characters=4 * sum(len(excerpt.text) for excerpt in first),
             )
 
-    async def _read_pieces(self, cached: CachedConversation, pieces: Sequence[Piece]) -> None:
-        """Read the texts of pieces and the items of their sources, with one read for each append."""
+    async def _read_excerpts(self, cached: CachedConversation, excerpts: Sequence[Excerpt]) -> None:
+        """Read the texts of excerpts and the items of their sources, with one read for each append."""
         wanted: list[_Range] = []
         room = _ITEMS_AT_ONCE
-        for piece in pieces:
-            ranges = _ranges_of(piece, room)
+        for excerpt in excerpts:
+            ranges = _ranges_of(excerpt, room)
             wanted += ranges
-            source = piece.passage.source
+            source = excerpt.passage.source
             if source and ranges and ranges[-1][1:] == _item(source):
                 room -= source.place.rest
         found = dict(zip(wanted, await self._reader.payload_ranges(cached, wanted), strict=True))
-        for piece in pieces:
-            if piece.passage.media:
-                piece.block = self._block(piece.passage.media, found)
-            if piece.passage.ref is None:
-                self._take_text(piece)
+        for excerpt in excerpts:
+            if excerpt.passage.media:
+                excerpt.block = self._block(excerpt.passage.media, found)
+            if excerpt.passage.ref is None:
+                self._take_text(excerpt)
             else:
-                self._take_ranges(piece, piece.passage.ref, found)
+                self._take_ranges(excerpt, excerpt.passage.ref, found)
 
-    def _block(self, media: Media, found: Mapping[_Range, str]) -> Any:
+    def _block(self, media: PageMedia, found: Mapping[_Range, str]) -> Any:
         block = self._codec.decode(found[media.stored]) if media.stored else media.block
         return shown_block(block)
 
-    def _take_text(self, piece: Piece) -> None:
+    def _take_text(self, excerpt: Excerpt) -> None:
         """Take a text that is in memory, and the item of its source."""
-        passage = piece.passage
-        piece.text = passage.text[piece.start : piece.end]
+        passage = excerpt.passage
+        excerpt.text = passage.text[excerpt.start : excerpt.end]
         source = passage.source
         if source and source.piece:
-            self._read_item(piece, source, source.piece[slice(*_item(source))])
+            self._read_item(excerpt, source, source.piece[slice(*_item(source))])
 
-    def _take_ranges(self, piece: Piece, ref: PayloadRef, found: Mapping[_Range, str]) -> None:
+    def _take_ranges(self, excerpt: Excerpt, ref: PayloadRef, found: Mapping[_Range, str]) -> None:
         """Take a text and the item of its source from the ranges of the payload that were read."""
-        passage = piece.passage
+        passage = excerpt.passage
         source = passage.source
         item = found.get((ref, *_item(source))) if source else None
         if source and item is not None:
-            self._read_item(piece, source, item)
-        if piece.start < piece.end:
-            piece.text = found[ref, passage.start + piece.start, passage.start + piece.end]
+            self._read_item(excerpt, source, item)
+        if excerpt.start < excerpt.end:
+            excerpt.text = found[ref, passage.start + excerpt.start, passage.start + excerpt.end]
 
-    def _read_item(self, piece: Piece, source: EntrySource, item: str) -> None:
+    def _read_item(self, excerpt: Excerpt, source: EntrySource, item: str) -> None:
         try:
-            piece.found = read_item(self._codec, item)
+            excerpt.found = read_item(self._codec, item)
         except ValueError as error:
             raise CorruptDocumentError(source.entry, f"source {source.id}: {error}") from error
-        if piece.found and self._visible:
-            passage = piece.passage
-            fields = named_fields(piece.found.fields, self._visible, passage.label)
-            piece.passage = replace(passage, fields=in_line(fields, _FIELDS_CHARACTERS))
+        if excerpt.found and self._visible:
+            passage = excerpt.passage
+            fields = named_fields(excerpt.found.fields, self._visible, passage.label)
+            excerpt.passage = replace(passage, fields=in_line(fields, _FIELDS_CHARACTERS))
 
     async def _compared(
         self, cached: CachedConversation, rows: Sequence[StoredMessageRow], request: Request
     ) -> dict[int, str]:
-        """Read the payloads of rows that a page may reach and whose content may repeat their sources, by ordinal.
+        """Read the payloads that must be compared with their sources, of rows that a page may reach, by ordinal.
 
-        Reads no more than a page can show; the sizes of sources are known in advance.
+        It reads no more than a page can show, because the sizes of sources are known in advance.
         """
         cursor = read_cursor(request.cursor)
         room = 2**62 if request.find else request.characters
@@ -370,7 +378,7 @@ class Pager:
     def _source_page(
         self, cached: CachedConversation, page: Page, not_found: list[int | str], request: Request
     ) -> SourcePage:
-        """Return a page for a program; the items of its sources take at most as much room as its text."""
+        """Return a page as public values; the metadata of its sources takes at most as much room as its text."""
         sources: list[Source] = []
         room = request.characters
         for part in page.parts:
@@ -384,17 +392,17 @@ class Pager:
         return SourcePage(sources=sources, not_found=not_found, next_cursor=page.following or None)
 
 
-def _ranges_of(piece: Piece, room: int) -> list[_Range]:
-    """Return the ranges of payloads to read for a piece; the item of its source last, if there is room for it."""
-    passage = piece.passage
+def _ranges_of(excerpt: Excerpt, room: int) -> list[_Range]:
+    """Return the ranges of payloads to read for an excerpt; if there is room, the item of its source comes last."""
+    passage = excerpt.passage
     source = passage.source
     ranges: list[_Range] = []
     if passage.media and passage.media.stored:
         ranges.append(passage.media.stored)
     if passage.ref is None:
         return ranges
-    if piece.start < piece.end:
-        ranges.append((passage.ref, passage.start + piece.start, passage.start + piece.end))
+    if excerpt.start < excerpt.end:
+        ranges.append((passage.ref, passage.start + excerpt.start, passage.start + excerpt.end))
     if source and source.place.rest <= room:
         ranges.append((passage.ref, *_item(source)))
     return ranges
@@ -404,24 +412,24 @@ def _item(source: EntrySource) -> tuple[int, int]:
     return source.place.middle, source.place.end
 
 
-def _next_pieces(page: Page, passages: Sequence[Passage], offset: int) -> list[Piece]:
-    """Return the pieces to search next, limited by the size of one read and the number of appends."""
-    pieces: list[Piece] = []
+def _next_excerpts(page: Page, passages: Sequence[Passage], offset: int) -> list[Excerpt]:
+    """Return the excerpts to search next, limited by the size of one read and the number of appends."""
+    excerpts: list[Excerpt] = []
     size = 0
     for passage in passages:
         if size >= _READ_AT_ONCE or passage.is_deferred or not page.may_read(passage):
             break
         start = min(offset, passage.length)
-        pieces.append(Piece(passage, start, min(passage.length, start + _READ_AT_ONCE)))
-        size += pieces[-1].end - start
+        excerpts.append(Excerpt(passage, start, min(passage.length, start + _READ_AT_ONCE)))
+        size += excerpts[-1].end - start
         page.will_read(passage)
         offset = 0
-    is_last = len(pieces) == len(passages)
-    return [] if is_last and all(piece.start == piece.end for piece in pieces) else pieces
+    is_last = len(excerpts) == len(passages)
+    return [] if is_last and all(excerpt.start == excerpt.end for excerpt in excerpts) else excerpts
 
 
 def _has_part(row: StoredMessageRow, key: str) -> bool:
-    """Return True if a passage of a message has a key."""
+    """Return True if a message has the passage with this key."""
     return key.partition(".")[0] == f"m{row.message.ordinal}" or any(
         str(source.id) == key for source in row.sources
     )

@@ -31,14 +31,14 @@ _MIN_COMPARED = 1_000
 _MAX_COMPARED = 1_000_000
 """Maximum characters of a message's parts in a payload from which repeated texts are removed."""
 _MAX_BLOCKS = 8_000_000
-"""The same for a content of blocks, which is read whole because there may be images among them."""
+"""The same limit for a content of blocks, which is read whole because some may be images."""
 _REPEATED = "What follows is the result as the tool wrote it, most likely the same texts."
 _REST = "What follows is what else the tool said, the texts apart."
 _REPLACEMENT = "\ufffd"
 
 
-class Media(NamedTuple):
-    """An image or file that a page may show: its description and size, and its block or where a payload holds it."""
+class PageMedia(NamedTuple):
+    """An image or file that a page may show: its description and size, and its block or its range of a payload."""
 
     about: str
     size: int
@@ -47,7 +47,7 @@ class Media(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """Return its weight on a page: that of an image's tokens, and a little for its size; else that of its text."""
+        """The weight on a page: for an image, of a typical image's tokens and a little for its size; else its size."""
         is_image = self.about.startswith("image")
         return (
             UNMEASURED_TOKENS * CHARACTERS_PER_TOKEN + self.size // 1_000 if is_image else self.size
@@ -67,13 +67,13 @@ class Passage:
         ref: The payload that holds the text, if any.
         start: Offset in the payload.
         source: The source whose text this is, if any.
-        is_rest: True if it holds data of a result with sources other than their texts and its content.
-        is_repeated: True if other passages show all of it; it is left out.
-        compared_append: Token of the append whose payload was read to find repeated texts, "" for none.
-        is_deferred: True if it may repeat others but was not compared yet; no page shows it.
-        remark: Line that announces it on the page before; it begins a new page.
-        media: The image or file that the text describes; None if no page shows it.
-        fields: Fields of the source that the store shows to models, known once its item was read.
+        is_rest: True for the artifact of a result with sources.
+        is_repeated: True if other passages show all of it; then it is left out.
+        compared_append: Token of the append whose payload was read to find repeated texts, else "".
+        is_deferred: True if it may repeat others but was not compared yet; pages do not show it.
+        remark: Line that announces it on the previous page; it begins a new page.
+        media: The image or file that the text describes; None without one, or if it is not shown.
+        fields: Fields of the source that the store shows to models; known once its item was read.
     """
 
     key: str
@@ -89,7 +89,7 @@ class Passage:
     is_deferred: bool = False
     remark: str = ""
     suffix: str = ""
-    media: Media | None = None
+    media: PageMedia | None = None
     fields: str = ""
 
     def header(self, start: int, end: int, *, limit: int) -> str:
@@ -128,10 +128,10 @@ def passages_of(
     *,
     artifact: bool = False,
 ) -> list[Passage]:
-    """Return all passages of a message: sources, content, and its other parts; its artifact only if asked for.
+    """Return all passages of a message: sources, content and other parts, and with `artifact` its artifact.
 
     If the message has no payload, or its payload is in memory, each text is in only one passage. For larger payloads,
-    a comparison of lengths decides if the content repeats its sources; a wrong guess loses nothing.
+    lengths are compared to guess if the content repeats its sources; a wrong guess loses nothing.
     """
     ref = row.message.payload
     row = _with_texts(row, payload)
@@ -153,7 +153,7 @@ def passages_of(
 
 
 def _with_texts(row: StoredMessageRow, payload: str | None) -> StoredMessageRow:
-    """Return a row whose sources hold the payload, if it was read."""
+    """Return a row whose sources have the text of the payload, if it was read."""
     if payload is None:
         return row
     sources = [replace(source, piece=source.piece or payload) for source in row.sources]
@@ -161,7 +161,7 @@ def _with_texts(row: StoredMessageRow, payload: str | None) -> StoredMessageRow:
 
 
 def _deferred(passages: Sequence[Passage], ref: PayloadRef, payload: str | None) -> list[Passage]:
-    """Return passages that were compared with each other; deferred ones, if their payload was not read."""
+    """Mark passages as compared with each other, or as deferred if their payload was not read."""
     token = ref.token if payload else ""
     return [
         replace(passage, compared_append=token, is_deferred=payload is None) for passage in passages
@@ -169,9 +169,9 @@ def _deferred(passages: Sequence[Passage], ref: PayloadRef, payload: str | None)
 
 
 def _with_keys(key: str, content: Sequence[Passage], others: Sequence[Passage]) -> list[Passage]:
-    """Return the passages of a message with their names in cursors.
+    """Return the passages of a message with their keys for cursors.
 
-    The parts of a content are known only from its payload, so the names of the others do not count them.
+    The number of parts of a content is known only once its payload was read. So the other parts are numbered apart.
     """
     keys = [f"{key}.{number}" if number else key for number in range(len(content))]
     keys += [f"{key}.x{number}" for number in range(len(others))]
@@ -180,7 +180,7 @@ def _with_keys(key: str, content: Sequence[Passage], others: Sequence[Passage]) 
 
 
 def _is_long(content: Sequence[Passage], texts: Sequence[Passage]) -> bool:
-    """Return True if a content is long enough to hold the texts of its sources."""
+    """Return True if a content is long enough to contain the texts of its sources."""
     length = sum(passage.length for passage in content)
     return bool(texts) and length >= max(_MIN_COMPARED, sum(text.length for text in texts) * 4 // 5)
 
@@ -195,7 +195,7 @@ def _without_repeats(
     content: Sequence[Passage],
     artifact: Sequence[Passage],
 ) -> tuple[list[Passage], list[Passage]]:
-    """Return content and artifact without texts that earlier passages hold; `value` is the artifact itself."""
+    """Return content and artifact without texts that earlier passages show; `value` is the artifact itself."""
     named = [
         Source(source_id=source.id, title=source.title, url=source.url, content=text.text)
         for source, text in zip(row.sources, texts, strict=True)
@@ -218,7 +218,7 @@ def _without_repeats(
 
 
 def _decoded(value: Any, payload: str, codec: Codec) -> Any:
-    """Return a value, decoded from the payload if that holds it; None if its type is unknown to this process."""
+    """Return a value, decoded from the payload if it is there; None if its type is unknown to this process."""
     if not isinstance(value, PayloadRange):
         return value
     text = payload[value.start : value.end]
@@ -238,7 +238,7 @@ def _with_text(passage: Passage, text: str | None) -> Passage:
 
 
 def in_order(passages: Sequence[Passage]) -> list[Passage]:
-    """Sort passages for reading: each once, and the rarely needed ones last, beginning on a new page."""
+    """Sort passages for reading, each once; artifacts come last and begin a new page."""
     by_key: dict[str, Passage] = {}
     for passage in passages:
         by_key.setdefault(passage.key, passage)
@@ -254,7 +254,7 @@ def in_order(passages: Sequence[Passage]) -> list[Passage]:
 def passage_of_source(source: EntrySource, row: StoredMessageRow, *, artifact: bool) -> Passage:
     """Return the passage of one source: its text, or its complete item if it has no text.
 
-    An item without a text in an artifact is shown by its heading alone, unless the artifact was asked for.
+    An item of an artifact without a text is shown only by its heading, unless `artifact` is true.
     """
     named = " ".join(filter(None, [source.title, f"({source.url})" if source.url else ""]))
     suffix = f", the same as [{source.earlier}]" if source.earlier else ""
@@ -286,11 +286,13 @@ def in_line(text: Any, limit: int) -> str:
 def _of_value(label: str, value: Any, ref: PayloadRef | None, payload: str | None) -> list[Passage]:
     """Split a content or an artifact into passages; parts in the payload become separate passages."""
     label = _one_line(label)
-    media: Media | None = None
+    media: PageMedia | None = None
     if is_media(value):
-        media = Media(media_description(value), len(text_of(value)), block=value)
+        media = PageMedia(media_description(value), len(text_of(value)), block=value)
     elif isinstance(value, PayloadRange) and value.is_media and ref:
-        media = Media(value.about, value.end - value.start, stored=(ref, value.start, value.end))
+        media = PageMedia(
+            value.about, value.end - value.start, stored=(ref, value.start, value.end)
+        )
     if media:
         text = f"[{media.about}]"
         return [Passage("", label, len(text), text=text, media=media)]
@@ -308,7 +310,7 @@ def _of_value(label: str, value: Any, ref: PayloadRef | None, payload: str | Non
 
 
 def _blocks_in(content: Any, payload: str | None, codec: Codec) -> Any:
-    """Return the blocks of a content in a payload that was read, if there are images or files among them."""
+    """Decode the blocks of a content in a payload that was read, if some are images or files."""
     if payload is None or not isinstance(content, PayloadRange) or content.raw:
         return content
     try:
@@ -344,7 +346,7 @@ def _text_of_block(part: Any) -> Any:
 def _artifact(
     row: StoredMessageRow, message: BaseMessage, payload: str | None, codec: Codec
 ) -> list[Passage]:
-    """Return the passages of the artifact; they are repeated if it holds only its sources."""
+    """Return the passages of the artifact; they count as repeated if it has only the sources."""
     artifact = getattr(message, "artifact", None)
     if artifact is None:
         return []

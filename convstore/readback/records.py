@@ -1,4 +1,4 @@
-"""Returns messages in full by id, with their sources as the public model has them, whole or cut for a page."""
+"""Returns messages in full by id, with their sources as public models, whole or cut for a page."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Records:
     ) -> list[StoredMessage]:
         """Return messages before, after or around an ordinal, or the last ones, oldest first.
 
-        In full or as views show them, with or without rewound ones.
+        See `Conversation.list_messages` for the options.
         """
         check_flags(full=full, rewound=rewound)
         given = {name: ordinal for name, ordinal in span.items() if ordinal is not None}
@@ -157,7 +157,7 @@ class Records:
     async def listed(
         self, log: Snapshot, rows: Sequence[Row], *, full: bool
     ) -> list[StoredMessage]:
-        """Return messages as listings show them, in full or as views show them."""
+        """Return rows as `StoredMessage`, in full or in the form in which views show them."""
         stored = [row.message for row in rows]
         cached = log.cached
         messages = await self.reader.decode_all(cached, stored, whole=full)
@@ -181,7 +181,7 @@ class Records:
     async def _question_ids(
         self, log: Snapshot, messages: Sequence[EntryMessage]
     ) -> dict[int, str]:
-        """Return the ids of the questions of messages, by their ordinals; one round trip for those not among them."""
+        """Return the ids of the questions of messages, by ordinal. One round trip for questions that are not given."""
         ids = {message.ordinal: message.id for message in messages if message.begins_turn}
         wanted = {turn_shown(message, log) for message in messages}
         missing = wanted - ids.keys() - {0}

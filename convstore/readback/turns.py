@@ -1,7 +1,7 @@
 """Reads whole turns, in order or newest first, from any position; each message in full.
 
 The turn of a message is stored with it. So reading starts at the requested position, and its cost depends only on the
-turns returned: their ranges, and one look-up for what stands of them after later questions.
+returned turns: their ranges, and one look-up for messages of them that follow later questions.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from convstore.log.turn_record import TurnRecord
 from convstore.log.turns import turns_before
 from convstore.mongo.drafts import Drafts
 from convstore.readback.stored_turns import (
-    Parts,
+    EntryParts,
     StoredTurn,
+    active_outside_turns,
     add_later,
-    give_away,
+    assign_to_others,
     split,
-    without_turn,
 )
 from convstore.runtime.active_log import about
 from convstore.runtime.cache import CachedConversation
@@ -49,7 +49,7 @@ class Turns:
         self._drafts = drafts
 
     async def get(self, scope: Scope, turn_id: str) -> Turn | None:
-        """Return the turn that begins with an active message; None if there is none."""
+        """Return the turn whose first message is active and has this id, else None."""
         cached = await self._reader.find(scope)
         rows = await self._reader.messages_by_id(cached, [turn_id]) if cached else {}
         if cached is None or not rows:
@@ -61,7 +61,7 @@ class Turns:
         return await self._with_draft(log, await self._whole(log, turn)) if turn else None
 
     async def stored(self, log: Snapshot, first: int, *, start: int) -> StoredTurn | None:
-        """Return the turn whose first message has an ordinal and stands in the entry `start`; None without one."""
+        """Return the turn whose first message has an ordinal and is in the entry `start`, else None."""
         reading = self._forward(
             log, first - 1, first + 1, at_once=_entries_with(log, 1), start=start
         )
@@ -71,7 +71,7 @@ class Turns:
         return None
 
     async def _with_draft(self, log: Snapshot, turn: Turn) -> Turn:
-        """Return a turn with the reply that is being streamed, or was when its worker was killed."""
+        """Add to a turn the draft of a reply that is being streamed, or was when its worker was killed."""
         draft = None if turn.is_finished else await self._drafts.find(log.cached.conversation)
         if draft is None or not draft.stands_at(turn.turn_id, "", log.tail.messages):
             return turn
@@ -89,7 +89,7 @@ class Turns:
     ) -> AsyncGenerator[Turn, None]:
         """Yield whole turns that begin in a range of ordinals, as of the start of the iteration.
 
-        Only active ones with their active messages, unless `everything` is true.
+        Rewound turns and messages are left out, unless `everything` is true.
         """
         check_ordinals(after=after, before=before, limit=limit)
         found = self._turns_between(
@@ -100,7 +100,7 @@ class Turns:
                 yield await self._whole(log, turn)
 
     async def outline(self, scope: Scope, *, before: int | None, limit: int) -> list[TurnOutline]:
-        """Return what is known of the last turns that begin before an ordinal without their contents, in order."""
+        """Return the outlines of the last turns that begin before an ordinal, in order."""
         check_number(limit, name="limit", minimum=1, maximum=_MAX_OUTLINE)
         check_ordinals(before=before)
         async with aclosing(
@@ -176,26 +176,26 @@ class Turns:
                 if held:
                     held[-1].extend(rest)
                 held += [turn for turn in turns if turn.first.ordinal > after]
-                for turn in await self._judged(log, held[:-1], before):
+                for turn in await self._assembled(log, held[:-1], before):
                     yield turn
                 held = held[-1:]
                 if held and held[0].first.ordinal >= before:
                     return
-        for turn in await self._judged(log, held, before):
+        for turn in await self._assembled(log, held, before):
             yield turn
 
     async def _backward(
         self, log: Snapshot, after: int, before: int, *, at_once: int
     ) -> AsyncGenerator[StoredTurn, None]:
-        """Yield the same turns, newest first. From the end of the log on, nothing has to be looked up."""
-        seen = dict[int, Parts]()
+        """Yield the same turns, newest first. When reading from the end of the log, no look-up is needed."""
+        seen = dict[int, EntryParts]()
         end = await self._end_of_turn(log, before, at_once)
         later = seen if end > log.tail.entries else None
         async with aclosing(self._newest_first(log, end, at_once)) as batches:
             async for entries, turns in batches:
                 add_later(seen, entries)
                 wanted = [turn for turn in turns if turn.first.ordinal > after]
-                for turn in await self._judged(log, wanted[::-1], before, later=later):
+                for turn in await self._assembled(log, wanted[::-1], before, later=later):
                     yield turn
                 if len(wanted) < len(turns):
                     return
@@ -203,12 +203,13 @@ class Turns:
     async def _everything_backward(
         self, log: Snapshot, after: int, before: int, *, at_once: int
     ) -> AsyncGenerator[StoredTurn, None]:
-        """Yield the same turns and those that are not active, with all their messages, newest first.
+        """Yield the same turns and rewound ones, with all their messages, newest first.
 
-        Such a message may stand anywhere after its question, so the log is read from its end.
+        A rewound message may be anywhere after its question, so the log is read from its end.
         """
-        elsewhere = dict[int, Parts]()
-        without = list[EntryMessage]()  # active, of no turn, and after no active question so far
+        elsewhere = dict[int, EntryParts]()
+        # active messages outside turns, as long as no active question was found before them
+        without = list[EntryMessage]()
         end = log.tail.entries + 1
         whole = Snapshot(log.cached, log.tail)
         async with aclosing(self._newest_first(whole, end, at_once)) as batches:
@@ -216,17 +217,17 @@ class Turns:
                 for turn in reversed(turns):
                     if turn.first.ordinal <= after:
                         return
-                    give_away(turn, elsewhere)
+                    assign_to_others(turn, elsewhere)
                     if turn.first.ordinal < before:
-                        turn.judge_everything(log, elsewhere.pop(turn.question, {}), without)
+                        turn.assemble_everything(log, elsewhere.pop(turn.question, {}), without)
                         yield turn
                     is_active = log.active.has(turn.first.ordinal)
-                    without = [] if is_active else without_turn(turn, log) + without
+                    without = [] if is_active else active_outside_turns(turn, log) + without
 
     async def _everything_forward(
         self, log: Snapshot, after: int, before: int, *, at_once: int
     ) -> AsyncGenerator[StoredTurn, None]:
-        """Yield the same turns in order, after all of them were read."""
+        """Yield the same turns in order, after reading all of them."""
         reading = self._everything_backward(log, after, before, at_once=max(at_once, _MAX_ENTRIES))
         async with aclosing(reading) as newest_first:
             turns = [turn async for turn in newest_first]
@@ -267,32 +268,32 @@ class Turns:
                             return entry.number + 1
         return log.tail.entries + 1
 
-    async def _judged(
+    async def _assembled(
         self,
         log: Snapshot,
         turns: Sequence[StoredTurn],
         before: int,
         *,
-        later: Mapping[int, Parts] | None = None,
+        later: Mapping[int, EntryParts] | None = None,
     ) -> list[StoredTurn]:
-        """Return those of some turns that begin before an ordinal, judged.
+        """Assemble the turns that begin before an ordinal and return them.
 
         `later` has their parts after later questions, by turn; without it, one command looks them up.
         """
         turns = [turn for turn in turns if turn.first.ordinal < before]
         if later is None:
-            found = dict[int, Parts]()
+            found = dict[int, EntryParts]()
             add_later(found, await self._later(log, turns))
             later = found
         for turn in turns:
-            turn.judge(log, later.get(turn.question, {}))
+            turn.assemble(log, later.get(turn.question, {}))
             if turn.question and log.active.has_long_gap(turn.question, turn.last):
                 for event in await self._reader.events_in_gaps(log, turn.first.id, turn.variants):
                     turn.logged.add((), event)
         return turns
 
     async def _later(self, log: Snapshot, turns: Sequence[StoredTurn]) -> Sequence[Entry]:
-        """Return the entries with messages of turns after later questions. One command, none for the newest turn."""
+        """Return the entries with messages of turns after later questions. One command; zero for the newest turn."""
         questions = {turn.question for turn in turns} - {0, log.tail.turn}
         if not questions:
             return ()
@@ -332,7 +333,7 @@ class Turns:
 
 
 def _waiting_calls(turn: StoredTurn, messages: Sequence[BaseMessage]) -> tuple[TurnCall, ...]:
-    """Return the calls of a turn that wait for a person, given all its messages, decoded."""
+    """Return the calls of a turn that wait for a person, given its decoded messages."""
     if not turn.logged.undecided:
         return ()
     bodies = {
@@ -343,7 +344,7 @@ def _waiting_calls(turn: StoredTurn, messages: Sequence[BaseMessage]) -> tuple[T
 
 
 def _answer(turn: StoredTurn) -> EntryMessage | None:
-    """Return the last reply of a model in a turn that has a stamp, else the last one; None without one."""
+    """Return the last reply of a model in a turn that has a stamp, else the last reply; None without a reply."""
     replies = [message for message in turn.logged.messages if message.is_reply]
     stamped = [message for message in replies if message.stamp]
     return next(reversed(stamped or replies), None)
@@ -358,7 +359,7 @@ def _entries_with(log: Snapshot, limit: int) -> int:
 
 
 def _facts(turn: StoredTurn) -> dict[str, Any]:
-    """Return what `Turn` and `TurnOutline` both say of a turn."""
+    """Return the fields that `Turn` and `TurnOutline` share."""
     first = turn.first
     over = turn.logged.over
     return {

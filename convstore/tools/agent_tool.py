@@ -1,4 +1,4 @@
-"""LangChain's tool with what a loop on a provider's SDK needs: its specification, and calls as the SDK returns them."""
+"""A LangChain tool that loops on a provider's SDK can use, too: it has specifications and accepts calls of the SDKs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool, ToolException
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from convstore.exceptions import InvalidInputError, StoreError, SyncUnsupportedError
+from convstore.exceptions import StoreError, SyncUnsupportedError
 from convstore.messages.call_arguments import arguments_text
 from convstore.runtime.loop_thread import BothWays
 from convstore.values.json_form import has_few_levels, sendable, sendable_message
-from convstore.values.plain import part_of, shown_value
+from convstore.values.plain import part_of
+from convstore.values.scope import check_choice
 
 _ARGUMENTS = {"function": "arguments", "function_call": "arguments", "tool_use": "input"}
 _NOT_JSON = (
@@ -26,19 +27,19 @@ _ERROR_CHARACTERS = 400
 
 
 class AgentTool(StructuredTool):
-    """A tool that `invoke` and `ainvoke` also run for a call of OpenAI's or Anthropic's SDK, an object or a dict.
+    """A `StructuredTool` whose `invoke` and `ainvoke` also accept a call of OpenAI's or Anthropic's SDK.
 
-    The result of such a call is text; of LangChain's calls and of plain arguments it is that of `StructuredTool`.
+    Such a call may be an object or a dict, and its result is text. For LangChain's calls and for plain arguments, the
+    result is that of `StructuredTool`.
     """
 
     def to_openai(self, *, api: Literal["chat", "responses"] = "chat") -> Any:
         """Return the specification for `tools` of Chat Completions or of the Responses API.
 
         Raises:
-            InvalidInputError: `api` is neither.
+            InvalidInputError: `api` has another value.
         """
-        if api not in ("chat", "responses"):
-            raise InvalidInputError(f'api is "chat" or "responses", not {shown_value(api)}')
+        check_choice(api, "chat", "responses", name="api")
         chat = convert_to_openai_tool(self)
         return chat if api == "chat" else {"type": "function", **chat["function"], "strict": False}
 
@@ -66,7 +67,7 @@ class AgentTool(StructuredTool):
         return _sent(await super().ainvoke(arguments, config, **kwargs))
 
     def _refused(self, given: Any) -> Any:
-        """Return the result of a call with invalid arguments, in the form that its caller expects."""
+        """Return the error for a call with invalid arguments, in the form that its caller expects."""
         if part_of(given, "type") != "tool_call":
             return _NOT_JSON
         return ToolMessage(_NOT_JSON, name=self.name, tool_call_id=given["id"], status="error")
@@ -75,10 +76,10 @@ class AgentTool(StructuredTool):
 def agent_tool(
     request_of: Callable[..., Any], ways_of: Callable[[RunnableConfig], BothWays], **options: Any
 ) -> AgentTool:
-    """Return a tool, async and sync, that answers what a model asks for, and reports errors of the store to the model.
+    """Return a tool, async and sync, that answers requests of a model and reports errors of the store to the model.
 
-    `request_of` makes a request of the model's arguments, `ways_of` finds the functions that answer it by the
-    configuration of a run. The options are those of `StructuredTool.from_function`.
+    `request_of` builds a request from the model's arguments. `ways_of` returns the async and sync functions that answer
+    it, given the configuration of a run. The options are those of `StructuredTool.from_function`.
     """
 
     async def answer(*given: Any, config: RunnableConfig, **named: Any) -> Any:
@@ -97,7 +98,7 @@ def agent_tool(
 
 @contextmanager
 def _reported_to_the_model() -> Iterator[None]:
-    """Report errors of the store to the model; an error in the tool's use is raised."""
+    """Report errors of the store to the model; raise a SyncUnsupportedError, which is an error of the application."""
     try:
         yield
     except SyncUnsupportedError:
@@ -107,14 +108,14 @@ def _reported_to_the_model() -> Iterator[None]:
 
 
 def _sent(answer: Any) -> Any:
-    """Return an answer in a form that a model can be sent."""
+    """Return an answer in a form that can be sent to a model."""
     return sendable_message(answer) if isinstance(answer, BaseMessage) else sendable(answer)
 
 
 def _arguments(given: Any) -> Any:
-    """Return the arguments of a call of a provider's SDK, None if they are invalid; any other input as it is.
+    """Return the arguments of a call of a provider's SDK, None if they are invalid; any other input unchanged.
 
-    LangChain writes any input into its log, which fails for deep ones; so these are invalid, too.
+    Input that nests too deeply is invalid, too, because LangChain's logging of the input would fail.
     """
     key = _ARGUMENTS.get(str(part_of(given, "type")))
     if key is None:

@@ -1,7 +1,7 @@
 """The tool by which an agent searches the other conversations of its user: ``search_conversations``.
 
-Whose conversations these are is said by the application or the run's configuration, never by a model. A hit has a
-reference that works in this tool alone, and only for conversations with the same scope values.
+The application or the run's configuration determines the user, never the model. A hit has a reference that only this
+tool accepts, and only for conversations with the same scope values.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _Answer = Callable[[OtherConversations, tuple[Any, Any]], Coroutine[Any, Any, st
 def make_search_tool(
     both_ways: Callable[[RunnableConfig, _Answer], BothWays], *, page_tokens: int
 ) -> AgentTool:
-    """Return the tool, async and sync; `both_ways` calls a function with the conversations of a run."""
+    """Return the tool, async and sync; `both_ways` calls a function with the conversations that a run may search."""
     room = (page_tokens - 4) * CHARACTERS_PER_TOKEN
 
     async def answer(others: OtherConversations, arguments: tuple[Any, Any]) -> str:

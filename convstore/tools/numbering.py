@@ -1,7 +1,7 @@
 """Numbers the sources in a tool's answer before a model sees it.
 
-Most search tools count from 1 on every call, so two searches cite the same [1]. The wrapper puts numbers into content
-and artifact that are unique in the conversation.
+Most search tools count from 1 on every call, so [1] of two searches means two sources. The wrapper puts numbers that
+are unique in the conversation into content and artifact.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def make_numbered_tool(
     *,
     render: RenderSources | None = None,
 ) -> BaseTool:
-    """Wrap a tool, or a function, so that the sources of each answer have the numbers of the run's conversation.
+    """Wrap a tool or a function so that the sources of each answer get numbers of the run's conversation.
 
     `render` writes the content from the numbered sources, unless the content is JSON. A list of sources that a tool
-    returns as its content is rendered in any case.
+    returns as its content is always rendered.
     """
     given = tool if isinstance(tool, BaseTool) else _tool_of(tool)
     inner = _with_artifact(given)
@@ -101,7 +101,7 @@ class _NumberedTool(BaseTool):
     def _with_sources(
         self, answer: Any, numbering: Numbering
     ) -> Iterator[tuple[ToolMessage, FoundSources]]:
-        """Yield the results in an answer in which an append would find sources."""
+        """Yield the results of an answer with the sources that an append would find in them."""
         for message in results_in(answer):
             plain = returned_list(message) or message
             named = plain.model_copy(update={"name": message.name or self.name})
@@ -121,12 +121,12 @@ class _NumberedTool(BaseTool):
 
 
 def with_split_lists(tool: Any, *, is_chosen: bool) -> Any | None:
-    """Return a tool that keeps a list of sources as its artifact; None for one that needs no such change.
+    """Return a tool that returns its list of sources as an artifact; None if the tool needs no change.
 
     Args:
         tool: A tool of an agent.
-        is_chosen: True if the application says that the tool returns sources. Otherwise its annotation has to say that
-            it returns documents of LangChain.
+        is_chosen: True if the application named the tool as one with sources. Otherwise the tool is changed only if its
+            return annotation names LangChain's documents.
     """
     if not is_chosen and not _returns_documents(tool):
         return None
@@ -152,14 +152,14 @@ def _tool_of(function: Any) -> BaseTool:
             return StructuredTool.from_function(coroutine=function)
         return StructuredTool.from_function(function)
     except (TypeError, ValueError) as error:
-        # no signature, no docstring, arguments that a model cannot give
+        # it has no signature or no docstring, or arguments that a model cannot pass
         raise InvalidInputError(
             f"number_sources cannot make a tool of {function!r}: {error}"
         ) from error
 
 
 def _with_artifact(tool: BaseTool) -> BaseTool:
-    """Return the tool with a list of sources as its artifact; as content the list would become text."""
+    """Return the tool with its list of sources as an artifact; as content the list would become text."""
     if not isinstance(tool, StructuredTool) or tool.response_format == "content_and_artifact":
         return tool
     function = tool.func
@@ -178,7 +178,7 @@ def _with_artifact(tool: BaseTool) -> BaseTool:
 
 
 def _split(value: Any) -> tuple[Any, Any]:
-    """Return content and artifact of a value: a list of sources is an artifact, any other value content."""
+    """Split a returned value into content and artifact: a list of sources is an artifact, any other value content."""
     match value:
         case (str() as content, list() | tuple() as artifact) if isinstance(value, tuple):
             return content, artifact

@@ -1,10 +1,10 @@
-"""The tool that an agent registers to read old tool results back: ``retrieve_previous_sources``.
+"""The tool by which an agent reads old tool results back: ``retrieve_previous_sources``.
 
-The conversation is set by the application or by the run's configuration, never by a model. The tool never raises on a
-model's arguments, and reads them in any form that is clear.
+The application or the run's configuration determines the conversation, never the model. The tool never raises on a
+model's arguments, and accepts them in any unambiguous form.
 
-Null and empty values mean nothing; one value means a list of one, and the text of a list means the list. A number is a
-source. Other names of an argument are understood, and those that are not are named in the answer.
+Null and empty values are ignored. A single value is a list of one, and a list may be written as text. A number is a
+source. Common other names of an argument are accepted, and unknown names are listed in the answer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _EXPECTED = {
 _KNOWN = {name for parameter, others in ARGUMENTS.items() for name in (parameter, *others.split())}
 _FIND_CHARACTERS = 400
 _NUMBERS_CHARACTERS = 4_000
-"""Maximum characters read of a text that names sources; a thousand numbers take no more."""
+"""Maximum number of characters read of a text that names sources; a thousand numbers fit."""
 _MAX_ITEMS = 20_000
 _ERROR_CHARACTERS = 400
 _LARGEST = 10**15
@@ -59,10 +59,10 @@ _NO_PAGES = (
 
 
 def read_arguments(given: Mapping[str, Any], page_tokens: int) -> Request:
-    """Return the request in a model's arguments, limited to what one call reads, with remarks about the rest.
+    """Parse a model's arguments into a request, limited to one call's maximum, with remarks about ignored parts.
 
     Raises:
-        ToolException: An argument has a value of a wrong kind; the message says what is expected.
+        ToolException: An argument has a value of a wrong kind; the message names the expected one.
     """
     said = {name: list(_items(given, name)) for name in ARGUMENTS}
     problems = [
@@ -90,7 +90,7 @@ def _named(said: Mapping[str, Sequence[Any]]) -> tuple[dict[str, None], dict[int
         if not isinstance(part, str):
             numbers[int(part)] = None
         elif part:
-            ids[part[: MAX_ID_BYTES + 1]] = None  # a longer one is no id
+            ids[part[: MAX_ID_BYTES + 1]] = None  # a longer text is not a valid id
         if len(numbers) > MAX_SOURCES:
             break
     return ids, numbers
@@ -101,7 +101,7 @@ def _texts(items: Sequence[Any]) -> list[str]:
 
 
 def _limited(request: Request, unknown: Sequence[str]) -> Request:
-    """Return what one call reads of a request, with remarks; a cursor holds a request of its own."""
+    """Limit a request to one call's maximum, with remarks; a cursor replaces the other arguments."""
     find = request.find[:_FIND_CHARACTERS]
     cursor = request.cursor
     while weight(quoted(find)) > request.characters // 8:
@@ -130,7 +130,7 @@ def _limited(request: Request, unknown: Sequence[str]) -> Request:
 
 
 def _items(given: Mapping[str, Any], name: str) -> Iterator[Any]:
-    """Yield what a model passed as an argument under any of its names: the items of lists, and single values."""
+    """Yield the values of an argument under any of its names: the items of lists, and single values."""
     for alias in (name, *ARGUMENTS[name].split()):
         value = given.get(alias)
         if name == "tool_message_ids" and isinstance(value, str):
@@ -140,7 +140,7 @@ def _items(given: Mapping[str, Any], name: str) -> Iterator[Any]:
 
 
 def _is_clear(name: str, value: Any) -> bool:
-    """Return True for a text, and for a number that the argument may be."""
+    """Return True for a text, and for a number that is valid for this argument."""
     if isinstance(value, str) or type(value) not in (int, float):
         return isinstance(value, str)
     if name in ("find", "cursor"):
@@ -149,7 +149,7 @@ def _is_clear(name: str, value: Any) -> bool:
 
 
 def _numbers(given: Any) -> Iterator[Any]:
-    """Yield a number, or the numbers in a text, and any other part of the text as an id."""
+    """Yield a number itself, or the numbers in a text, with other parts of the text as ids."""
     if not isinstance(given, str):
         yield given
         return
@@ -159,7 +159,7 @@ def _numbers(given: Any) -> Iterator[Any]:
 
 
 def _listed(text: str) -> Sequence[Any]:
-    """Return the list that a text is in JSON, or that its commas separate."""
+    """Parse a list that is written as JSON or separated by commas."""
     if text.lstrip()[:1] == "[" and len(text) <= MAX_IDS * MAX_ID_BYTES * 2:
         try:
             return list(json.loads(text))
@@ -169,7 +169,7 @@ def _listed(text: str) -> Sequence[Any]:
 
 
 def _cursor(said: str) -> str:
-    """Return a cursor, also from the whole last line of a page."""
+    """Return a cursor, which may be inside the whole last line of a page."""
     _, is_line, rest = said[: 2 * MAX_CHARACTERS].partition('cursor="')
     if is_line:
         return rest.partition('"')[0]
@@ -197,9 +197,9 @@ _TEXT = WithJsonSchema({"type": "string"})
 
 
 class RetrieveArguments(BaseModel):
-    """The arguments as models see them; any value is taken under any name, and `read_arguments` reads it."""
+    """The arguments in the schema for models; any value is accepted under any name, and `read_arguments` parses it."""
 
-    # not for models
+    # the docstring is not for models
     model_config = ConfigDict(json_schema_extra=lambda schema: schema.__delitem__("description"))
 
     tool_message_ids: Annotated[
@@ -249,8 +249,8 @@ def make_retrieval_tool(
     """Return the tool, async and sync; its content is for the model, its artifact a `SourcePage`.
 
     It reads from the conversation that `read_back_for` finds by the configuration of a run. If the store fails, the
-    result is a tool message with ``status="error"``. If arguments cannot be understood, the message names the argument
-    and what is expected. With `artifact` it also shows what a tool kept in an artifact beside its sources.
+    result is a tool message with ``status="error"``. If an argument cannot be understood, the message names it and the
+    expected value. With `artifact` it also shows the parts of artifacts that are not sources.
     """
     check_page_tokens(page_tokens)
     check_flags(artifact=artifact)

@@ -1,6 +1,6 @@
-"""Show a model the passages of its conversation that match some words, page by page.
+"""Show a model the passages of its conversation that match a query, page by page.
 
-A header names the ids that read the whole message.
+The header of a passage has the ids with which the whole message can be read.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from convstore.index.words import query_groups
 from convstore.messages.text import in_one_line
 from convstore.messages.tokens import fitting, weight
 from convstore.mongo.parallel import together
-from convstore.readback.own_numbers import explained
-from convstore.readback.page import fitting_lines, no_match, remarks, written
+from convstore.readback.own_numbers import explain_citations
+from convstore.readback.page import compose_page, fitting_lines, no_match, remarks
 from convstore.readback.passages import in_line
 from convstore.readback.records import Records
 from convstore.readback.request import Request, read_cursor
@@ -25,20 +25,20 @@ from convstore.values.scope import Scope
 
 _PASSAGE_CHARACTERS = 800
 _SOURCE_CHARACTERS = 2_000
-"""Maximum length of a passage. A source that is not longer is shown whole: an answer seldom repeats its question."""
+"""Maximum length of a source's passage. Shorter sources are shown whole, as the answer is often not near the words."""
 _MAX_PASSAGES = 40
-"""Passages read for a page, which shows as many as fit: short messages take little room, and some repeat others."""
+"""Number of passages read for a page, which shows as many as fit; short passages take little room, some are equal."""
 _MAX_OFFSET = 200
-"""A search ends after so many passages. Those before a page are read again, as the page does not repeat them."""
+"""A search ends after this many passages. Each page reads the passages before it again, and leaves them out."""
 _LABEL_CHARACTERS = 200
 _MAX_EXPLAINED = 3
-"""Answers on a page whose citations are looked at, each with two commands."""
+"""Maximum number of answers on a page whose citations are explained, with two commands each."""
 
 
 async def search_page(
     searcher: Searcher, records: Records, scope: Scope, request: Request
 ) -> tuple[Any, SourcePage]:
-    """Return one page of the best passages of the conversation. Never raises on arguments."""
+    """Return one page of the best passages of the conversation. Arguments never raise."""
     cursor = read_cursor(request.cursor)
     through, offset = (int(cursor.key[1:]), cursor.offset) if cursor else (0, 0)
     lines = remarks([], [], [], request)
@@ -77,20 +77,20 @@ async def search_page(
     following = None if is_last else f"f{through or found.last}@{position}"
     lines += fitting_lines(await _explained(records, scope, answers), room)
     values = SourcePage(sources=sources, next_cursor=following)
-    return written(texts or [no_match(request)], lines, values, request)
+    return compose_page(texts or [no_match(request)], lines, values, request)
 
 
 async def _explained(records: Records, scope: Scope, answers: Sequence[SearchHit]) -> list[str]:
-    """Return a line for each of the best answers that cites sources by numbers that only its results show."""
+    """Return a line for each of the best answers whose citations use numbers other than source ids."""
     lines = [
-        explained(records, scope, hit.message_id, hit.ordinal, [hit.snippet])
+        explain_citations(records, scope, hit.message_id, hit.ordinal, [hit.snippet])
         for hit in answers[:_MAX_EXPLAINED]
     ]
     return list(await together(*lines))
 
 
 def _distinct(matches: Sequence[Match]) -> Iterator[tuple[int, Match]]:
-    """Yield the matches with their positions, a passage that several results have only once."""
+    """Yield the matches with their positions; equal passages of several results are yielded once."""
     seen = set[str]()
     for position, match in enumerate(matches):
         text = " ".join(match.hit.snippet.split()) if match.hit.type == "tool" else ""
@@ -100,7 +100,7 @@ def _distinct(matches: Sequence[Match]) -> Iterator[tuple[int, Match]]:
 
 
 def _shown(match: Match, room: int) -> str:
-    """Return a passage under its header, cut to the room."""
+    """Return a passage under its header, cut to `room`."""
     hit = match.hit
     where = f"{hit.type} message {in_one_line(hit.message_id)}"
     if hit.type == "tool":
@@ -114,7 +114,7 @@ def _shown(match: Match, room: int) -> str:
 
 
 def _sources(match: Match) -> list[Source]:
-    """Return the source of a passage, with the text that the page shows; none for other messages."""
+    """Return the source of a passage with its text on the page; [] for a passage without a source."""
     hit = match.hit
     title = _title(match)
     return [

@@ -475,7 +475,7 @@ async def test_looking_for_a_text_in_a_large_result_is_bounded(world: World) -> 
     tool = chat.retrieve_previous_sources_tool()
     first = await world.ask(tool, {"source_ids": [1], "find": "NEEDLE"})
     assert str(first.content).startswith(
-        "No match for 'NEEDLE' in what was read so far.\nMore: cursor="
+        "No match for 'NEEDLE' in the text read so far.\nMore: cursor="
     )
     assert world.finds.reads <= MOST_FINDS
     second = await world.ask(

@@ -244,7 +244,8 @@ async def test_find_with_ids_searches_in_them(sea: Sea) -> None:
     """Exact matches first; then passages that have the words, in another order or form; none of other messages."""
     found = await sea.ask(find="harbour near Tromsø", source_ids="2, 4")
     assert (
-        "No match for 'harbour near Tromsø' as it stands; these passages have its words." in found
+        "No match for 'harbour near Tromsø' as an exact text; these passages have its words."
+        in found
     )
     assert "seals rest near Tromsø" in found
     assert "walrus rest near Tromsø" in found
