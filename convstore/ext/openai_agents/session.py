@@ -307,7 +307,7 @@ class ConvstoreSession:
                 await state.chat.rewind(before_id=id_)
 
 
-def _limit_of(settings: SessionSettings | None, given: int | None) -> int | None:
+def _limit_of(settings: SessionSettings | None, given: int | None = None) -> int | None:
     """Return the limit that a call was given, or else that of the settings; None without a limit."""
     if given is not None and type(given) is not int:
         raise InvalidInputError(f"limit must be a whole number, not {shown_value(given)}")
