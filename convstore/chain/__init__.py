@@ -1,9 +1,9 @@
-"""Chains: a list of messages as sections and pairs, made fit for another provider, and summarised part by part.
+"""Chains: a list of messages as sections and pairs, adapted to another provider, and summarised part by part.
 
 Floor 1, pure. The engine of `summarization` asks the model, and its prompts write the requests.
 
-`structure` holds the chain and its operations, `parse` builds one from messages. `work` is one run with its stages,
-which selects the parts to summarise, and `summarizer` starts it.
+`structure` has the chain and its operations, `parse` builds one from messages. `work` is one run, which selects the
+parts to summarise, and `summarizer` starts it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ Strategy = Literal["sections", "oversized_pair", "rotation", "qa", "qa_humans"]
 class ChainSummarizerConfig:
     """Limits that decide when a chain is summarised and how much of it is kept. Sizes are in UTF-8 bytes.
 
-    A number that is not positive means the default, as in the original algorithm.
+    Zero and negative numbers mean the default, as in the original algorithm.
 
     Attributes:
         preserve_last: Keep the last sections within `last_section_bytes`.
@@ -79,7 +79,7 @@ class SummaryCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainSummary:
-    """The result of a summarization. After a failure it holds the input messages and the error.
+    """The result of a summarization. After a failure it has the input messages and the error.
 
     Attributes:
         messages: The messages, valid without repair. Messages that were kept are the same objects as in the input.
@@ -88,8 +88,8 @@ class ChainSummary:
         bytes_after: Size of `messages`, never more than `bytes_before`.
         origins: For each of `messages`, the indexes of the input messages that it represents.
         repairs: One sentence for each repair of the input chain.
-        error: Why `messages` is the unchanged input, an ExceptionGroup if several calls failed; None on success. A
-            failed call for an oversized pair is not a failure; the pair is kept.
+        error: The error because of which `messages` is the unchanged input, an ExceptionGroup if several calls failed;
+            None on success. A failed call for an oversized pair does not count; the pair is kept.
     """
 
     messages: list[BaseMessage]

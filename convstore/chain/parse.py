@@ -33,13 +33,13 @@ class Origins:
         self._summaries: set[int] = set()
 
     def put(self, message: BaseMessage, indexes: Sequence[int], *, summary: bool = False) -> None:
-        """Record the input indexes that a message represents; `summary` if it does not have their own words."""
+        """Record the input indexes that a message represents; `summary` is True if it does not contain their text."""
         self._indexes_by_object[id(message)] = (message, tuple(indexes))
         if summary:
             self._summaries.add(id(message))
 
     def shown_by(self, messages: Sequence[BaseMessage]) -> tuple[int, ...]:
-        """Return the input indexes of the messages whose own words are shown, in order; summaries are left out."""
+        """Return the input indexes of these messages in order, without summaries, which do not show the originals."""
         return self.of([message for message in messages if id(message) not in self._summaries])
 
     def of(self, messages: Sequence[BaseMessage]) -> tuple[int, ...]:
@@ -70,8 +70,8 @@ def parse_chain(messages: Sequence[BaseMessage], *, repair: bool = False) -> Cha
     - A call without a result gets one with the text of `MISSING_RESULT` and status "error".
     - Consecutive human messages become one, with all their contents.
     - A result whose id matches no call of its AI message gets a call with empty arguments.
-    - A result that comes late, or after a message that is kept, moves to its call. Any other stray tool message, and a
-      second result of the same call, is dropped.
+    - A result that comes late, or after a message that is kept, moves to its call. Other tool messages without a call,
+      and second results of a call, are dropped.
 
     The input messages are never changed.
 
@@ -96,8 +96,8 @@ def read_chain(
 ) -> tuple[Chain, Origins]:
     """Parse a chain as `parse_chain` does, and record the origin of each message; no object may occur twice.
 
-    With `seed_faults` as in the original algorithm: a second result of a call adds a second call, and bytes added by a
-    repair are not counted.
+    `seed_faults` reproduces two faults of the original algorithm: a second result of a call adds a second call, and
+    bytes added by a repair are not counted.
     """
     check_messages(messages)
     reader = _Reader(repair=repair, seed_faults=seed_faults)

@@ -1,4 +1,4 @@
-"""A chain: a list of messages divided into sections, each a header followed by pairs, with their sizes.
+"""A chain: a list of messages divided into sections, each with a header, pairs and their sizes.
 
 A section begins with a human message; a pair is an AI message and the tool messages that answer it. All values are
 frozen: an operation returns a new chain that shares its unchanged parts, and never changes a message.
@@ -24,7 +24,7 @@ from convstore.messages.tool_calls import calls_of
 from convstore.values.call_id_templates import CallIdTemplate
 
 SUMMARY_TOOL: Final = "execute_task_and_return_summary"
-"""Name of the pretended tool whose result is the summary of a history with tool calls."""
+"""Name of the synthetic tool call whose result is the summary of a history with tool calls."""
 
 PairKind = Literal["completion", "request_response", "summarization"]
 """An answer without calls; calls with their results; a summary in the form of a call with its result."""
@@ -36,7 +36,8 @@ _Content = str | list[str | dict[Any, Any]]
 class Header:
     """The beginning of a section: its human message, and other messages before and after it.
 
-    Only the first section has a system message; further ones, and messages of other kinds, are before or after.
+    Only the first section has a `system` message. Further system messages, and messages of other kinds, are in `before`
+    or `after`.
     """
 
     system: SystemMessage | None = None
@@ -59,10 +60,11 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An AI message and the tool messages that answer its calls; `kind` depends on the calls alone.
+    """An AI message and the tool messages that answer its calls; `kind` depends only on the calls.
 
     Attributes:
-        after: Following messages that no summary replaces: system messages, and kinds that are not part of a chain.
+        after: Following messages that summaries do not replace: system messages, and kinds that are not part of a
+            chain.
         uncounted: Bytes that `size` leaves out. Always 0 unless the original algorithm is reproduced.
     """
 
@@ -162,8 +164,8 @@ class Chain:
     def add_tool_response(self, response: ToolMessage) -> Chain:
         """Return the chain with the result of a call added, or replaced if the call has one.
 
-        It answers the newest AI message that has a call with its id. If several calls there have that id, it answers
-        the first without a result, or with one made by a repair; else the last.
+        The result answers the newest AI message that has a call with its id. If several calls of that message have the
+        id, it answers the first one without a result or with a synthetic one, else the last.
 
         Raises:
             MalformedChainError: No call has that id.
@@ -197,7 +199,7 @@ class Chain:
         )
 
     def clear_reasoning(self) -> Chain:
-        """Return the chain without reasoning and provider signatures. All else is unchanged, sizes included."""
+        """Return the chain without reasoning and provider signatures. Everything else is unchanged, including sizes."""
         return replace(self, sections=tuple(map(_without_reasoning, self.sections)))
 
     def sanitize_tool_call_arguments(self) -> Chain:
@@ -272,7 +274,7 @@ def _answered(pair: Pair, response: ToolMessage) -> Pair:
 
 
 def _is_free(result: ToolMessage | None) -> bool:
-    """Return True if a call has no result, or one that was made up."""
+    """Return True if a call has no result, or a synthetic one."""
     return result is None or kind_of(result) == "missing_result"
 
 

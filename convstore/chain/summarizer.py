@@ -1,4 +1,4 @@
-"""Summarise a chain in stages: older sections, oversized pairs of the last ones, and many sections into one."""
+"""Summarise a chain in stages: older sections, oversized pairs of the last sections, then many sections at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SummaryHandler = Callable[[str], Awaitable[str]]
 
 @runtime_checkable
 class ChainModel(Protocol):
-    """A LangChain model, or anything else with its `ainvoke`."""
+    """A LangChain model, or another object with the same `ainvoke`."""
 
     def ainvoke(self, messages: list[BaseMessage], /) -> Awaitable[Any]:
         """Return the model's reply to a list of messages."""
@@ -36,11 +36,12 @@ _Stage = Callable[[Work], Steps[None]]
 class ChainSummarizer:
     """Keeps the chain of a long run small: old messages become summaries, recent ones stay word for word.
 
-    The last pair of the last section is always kept, calls and results always match, and the size never grows: what a
-    summary would not make shorter stays. A second run on the result makes no call; only a failed call for an oversized
-    pair is retried. If any other call fails, the input messages are returned with the error. The newest 256 answers
-    are kept in memory, so that the next run does not ask for them again; a store that has used some forgets them, but
-    not those that were no shorter than their source. Cancellation cancels all calls in flight.
+    The last pair of the last section is always kept, calls and results always match, and the size never grows: a part
+    stays as it is if its summary would not be shorter. A second run on the result makes no call, except to retry a
+    failed call for an oversized pair. If any other call fails, the input messages are returned with the error. The
+    newest 256 answers are cached, so that the next run does not ask for them again. A store drops the answers that it
+    used from this cache, but keeps those that were not shorter than their source. Cancellation cancels all calls in
+    flight.
 
     Args:
         handler: A coroutine function from text to text, or a LangChain model. Called concurrently.
@@ -48,12 +49,12 @@ class ChainSummarizer:
         max_concurrency: Maximum number of concurrent calls.
         max_prompt_bytes: Maximum size of a request in UTF-8 bytes, at least 8,192. Longer input is summarised in parts,
             each message whole in one or several of them, and further requests join the summaries.
-        rule: When a store calls it, by the size of the messages that are not summarised yet. `config` decides the rest.
-            If the result would be larger than this, a store folds more sections, and from half of it on the questions
-            too.
+        rule: When a store calls the summarizer, by the size of the messages that are not summarised yet; `config`
+            decides the rest. If the result would exceed the rule's trigger, a store folds more sections. If the
+            questions alone exceed half of it, they are folded too.
 
     Raises:
-        InvalidInputError: The handler is neither, or a number is out of bounds.
+        InvalidInputError: The handler has another type, or a number is out of bounds.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class ChainSummarizer:
         return await self._run(messages, [Work.fold])
 
     def forget(self, calls: Sequence[SummaryCall]) -> None:
-        """Forget the answers of successful calls."""
+        """Drop the answers of successful calls from the cache."""
         for call in calls:
             if call.error is None:
                 self._answers.texts.pop(call.request, None)

@@ -28,27 +28,27 @@ from convstore.exceptions import SummaryError
 from convstore.messages.provenance import SUMMARY_PREFIX, mark
 from convstore.messages.sizes import bytes_of, size_of
 from convstore.messages.tool_calls import calls_of
-from convstore.summarization.engine import Request, Steps, ask_all
+from convstore.summarization.engine import Steps, SummaryRequest, ask_all
 from convstore.summarization.prompts import Prompt, join_prompts, make_prompts
 from convstore.values.call_id_templates import CallIdTemplate
 
 _RESERVE_PERCENT: Final = 25
-"""Share of the last section's limit that a rotation leaves free for new messages."""
+"""Percentage of the last section's limit that a rotation leaves free for new messages."""
 
 _MIN_SUMMARY_BYTES: Final = 512
-"""Smallest size that is expected of a summary text. A part with less room is not worth a call."""
+"""Expected minimum size of a summary text. A part with less room is not worth a call."""
 
 _MIN_SECTION_BYTES: Final = 1_000
 """A section whose pairs are smaller keeps them."""
 
 _MIN_FOLD_BYTES: Final = 64
-"""The same for a fold. It reduces the number of sections, most of them summaries, so less room is enough."""
+"""The same limit for a fold, which reduces the number of sections; most are summaries, so less room is enough."""
 
 _CALL_IDS: Final = CallIdTemplate("call_{r:24:x}")
 
 
 def _room_for(pairs: Sequence[Pair]) -> int:
-    """Return the size of a summary text, in bytes, that would save nothing."""
+    """Return the size in bytes at which a summary text would save nothing."""
     return sum(pair.size for pair in pairs) - _make_summary_pair("", pairs, used_ids=set()).size
 
 
@@ -93,7 +93,7 @@ def _make_summary_pair(text: str, pairs: Sequence[Pair], *, used_ids: set[str]) 
 
 
 def _first_kept(section: Section, *, config: ChainSummarizerConfig) -> int:
-    """Return the index of the first pair that a rotation keeps, the last pair at least; 0 for nothing to rotate."""
+    """Return the index of the first pair that a rotation keeps, at most the last one; 0 if rotation is not needed."""
     if section.size <= config.last_section_bytes or not section.body:
         return 0
     limit = config.last_section_bytes * (100 - _RESERVE_PERCENT) // 100
@@ -157,7 +157,7 @@ def _fold_cost(sections: Sequence[Section]) -> int:
 
 
 def _messages_to_keep(sections: Sequence[Section]) -> tuple[BaseMessage, ...]:
-    """Return the messages of folded sections that no summary replaces, in order: those after questions and pairs."""
+    """Return the messages of folded sections that stay beside their summary: those after questions and pairs."""
     return tuple(
         message
         for section in sections
@@ -176,7 +176,7 @@ def _unused_call_id(text: str, used_ids: set[str]) -> str:
 
 
 @dataclass(slots=True, kw_only=True)
-class _ChainRequest(Request):
+class _ChainRequest(SummaryRequest):
     """A request with its reason and the input indexes of the messages in it."""
 
     strategy: Strategy
@@ -198,7 +198,7 @@ class _Job:
 
 
 class Work:
-    """A chain while it is summarised. What a summary would not make shorter stays as it is."""
+    """A chain while it is summarised. Parts stay as they are if a summary would not be shorter."""
 
     def __init__(
         self,
@@ -286,7 +286,7 @@ class Work:
         )
 
     def result(self) -> ChainSummary:
-        """Return the result of the run; raise its first error if it made nothing shorter."""
+        """Return the result of the run; raise its first error if the chain did not become shorter."""
         needed = (sent for sent in self._requests if sent.strategy != "oversized_pair")
         error = next((sent.error for sent in needed if sent.error), None)
         if error and self._chain.size >= self._before:
@@ -302,7 +302,7 @@ class Work:
         )
 
     def _summarize_oversized(self, index: int) -> Steps[None]:
-        """Replace each oversized pair but the last, whose signatures are needed, by a summary, if its call succeeds."""
+        """Summarise each oversized pair except the last, whose signatures are needed; skip those whose call fails."""
         section = self._chain.sections[index]
         body = list(section.body)
         jobs = {
@@ -319,7 +319,7 @@ class Work:
         self._put({index: body})
 
     def _human_room(self, headers: Sequence[Header]) -> int:
-        """Return the bytes of human messages if they are to be summarised, which makes them smaller; else 0."""
+        """Return the size of human messages in bytes if summarising them is enabled and worthwhile, else 0."""
         room = sum(map(size_of, humans_of(headers))) if self._config.summarize_human_in_qa else 0
         minimum = 0 if self._config.strict_seed else _MIN_SUMMARY_BYTES
         return room if room > minimum else 0
@@ -335,7 +335,8 @@ class Work:
     ) -> _Job:
         """Return the job that summarises pairs, with the human messages of their headers as context.
 
-        Without pairs, the human messages are summarised. `cost` is what replacing the pairs adds elsewhere, in bytes.
+        Without pairs, the human messages are summarised. `cost` is the number of bytes that the replacement of the
+        pairs adds elsewhere.
         """
         humans = humans_of(headers)
         messages = [message for pair in pairs for message in pair.exchange()]
@@ -364,7 +365,7 @@ class Work:
     def _summary(self, job: _Job) -> Steps[str]:
         """Ask for the summary of a job: send its requests at once, and join the answers if there are several.
 
-        Returns "" for a summary that is not shorter than what it would replace.
+        Returns "" for a summary that is not shorter than its source.
         """
         requests = job.requests
         while True:
@@ -418,7 +419,7 @@ class Work:
 
 def _not_shorter(size: int, room: int) -> SummaryError:
     return SummaryError(
-        f"no summary is shorter than what it would replace, which has {room} bytes; "
+        f"no summary is shorter than its source of {room} bytes; "
         f"one has {size}: ask the model for shorter ones, or use another model"
     )
 

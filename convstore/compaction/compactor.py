@@ -66,7 +66,7 @@ _NO_SUMMARIZER = (
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A planned summary: the log it saw, the rows it covers and the earlier summary it extends."""
+    """A planned summary: the log at the time of the plan, the rows to summarise, and the earlier summary to extend."""
 
     state: State
     log: Snapshot
@@ -108,18 +108,18 @@ class Compactor:
 
     @property
     def has_summarizer(self) -> bool:
-        """Return True if the store has a summarizer; without one, `rule` and `compact` raise."""
+        """True if the store has a summarizer; without one, `rule` and `compact` raise."""
         return self._strategy is not None
 
     @property
     def rule(self) -> CompactionRule:
-        """Return the rule that says when turns are summarised; raise an InvalidInputError without a summarizer."""
+        """The rule that says when turns are summarised; an InvalidInputError without a summarizer."""
         if self._strategy is None:
             raise InvalidInputError(_NO_SUMMARIZER)
         return self._strategy.rule
 
     def may_be_due(self, history: History, policy: HistoryPolicy, *, later_tokens: int = 0) -> bool:
-        """Return True if `compact` may find work after a load under a policy and `later_tokens` appended since."""
+        """Return True if `compact` may find work after a load under a policy, with `later_tokens` appended since."""
         report = history.report
         has_left = report.left_out_turns > 0 and view_key(policy, self._counter.name) == self._view
         return has_left or report.tokens_unsummarized + later_tokens > self.rule.trigger
@@ -160,9 +160,9 @@ class Compactor:
         return await self._make(plan, owner)
 
     async def _end(self, cached: CachedConversation) -> tuple[LogEnd, Snapshot]:
-        """Return the end of the log, with the longest summary that fits as the current one.
+        """Return the end of the log, after making the longest summary that fits the current one.
 
-        A rewind may have left another one: its process was killed, or it began before the log had summaries.
+        A rewind may not have done that: its process was killed, or it began before the log had summaries.
         """
         end, log = await self._read_end(cached)
         if end.state.summary is None or log.fits(end.state.summary):
@@ -178,7 +178,7 @@ class Compactor:
     async def _plan(
         self, end: LogEnd, log: Snapshot, rule: CompactionRule, *, force: bool
     ) -> _Plan:
-        """Read the messages that are not summarised, and decide how many of them to fold into a summary."""
+        """Read the messages that are not summarised, and plan how many of them to fold into a summary."""
         totals = log.tail
         earlier = end.state.summary
         earlier = earlier if earlier and log.fits(earlier) else None
@@ -205,7 +205,7 @@ class Compactor:
     async def _rows(
         self, log: Snapshot, earlier: SummaryRecord | None, *, maximum: int
     ) -> Sequence[Row]:
-        """Read rows that hold about `maximum` tokens in total; a very long log gets several summaries."""
+        """Read rows of about `maximum` tokens in total; a very long log gets several summaries."""
         found: list[Entry] = []
         async with aclosing(
             self._reader.batches(log, start=earlier.entry if earlier else 1)
@@ -241,7 +241,7 @@ class Compactor:
                 )
             found = {record.token: record}
             if record.parent:
-                # it lists theirs, too
+                # the public summary also lists the results of the summaries that it extends
                 found |= await self._summaries.all(plan.log.cached.conversation)
             return Compaction(
                 status="done", summary=self._history.public(record, found, is_current=True)
@@ -268,12 +268,16 @@ class Compactor:
         return log.fits(record)
 
     async def _record(self, plan: _Plan, owner: str) -> SummaryRecord | None:
-        """Make the summary; return None if the summarizer has nothing to fold. SummaryError if it is not usable."""
+        """Make the summary; return None if the summarizer has nothing to fold.
+
+        Raises:
+            SummaryError: The summary is not usable.
+        """
         strategy = self._strategy
         assert strategy is not None  # noqa: S101 - `rule` was read before
         earlier = plan.earlier
         read = plan.rows if strategy.reads_all else plan.folded
-        # In full: no later summary would include what is left out.
+        # In full: a later summary would not include parts that are left out here.
         async with self._reader.reading(plan.log.cached):
             messages = await self._whole(plan.log.cached, [row.message for row in read])
         summary_messages: Sequence[BaseMessage] = ()
@@ -333,9 +337,9 @@ class Compactor:
         return [without_media(without_mark(message), everywhere=True) for message in whole]
 
     async def _questions(self, plan: _Plan) -> list[EntryMessage]:
-        """Return the questions that go on after the summary, even if an earlier summary covers them.
+        """Return the questions whose turns continue after the summary, even if an earlier summary covers them.
 
-        They are that of the turn that the summary ends in, and that in progress, if turns interleave.
+        These are the question of the turn in which the summary ends, and the question in progress if turns interleave.
         """
         turns = {plan.rows[plan.cut].message.turn, question_in_progress(plan.rows)}
         folded = {row.message.ordinal: row.message for row in plan.folded}
@@ -383,10 +387,10 @@ class Compactor:
             folded=tuple(results),
             messages=bodies,
         )
-        return _joined(plan.earlier, record)
+        return _extending(plan.earlier, record)
 
     async def _text(self, plan: _Plan, result: CompactionResult) -> str:
-        """Return the text of the summary, plus the question if its turn continues and no message shows it."""
+        """Return the text of the summary, plus the questions of turns that continue, if messages do not show them."""
         text = result.text
         if result.messages:
             return text[-_MAX_CHARACTERS:]  # views show the messages
@@ -414,14 +418,14 @@ class Compactor:
             else:
                 history.append(message)
         return tuple(
-            self._codec.encode(fields_of(_in_words_of_views(message)), omitted=None)
+            self._codec.encode(fields_of(_worded_for_views(message)), omitted=None)
             for message in history
         )
 
     async def _while_leased(
         self, plan: _Plan, owner: str, work: Coroutine[Any, Any, CompactionResult | None]
     ) -> CompactionResult | None:
-        """Await the summarizer and renew the lease meanwhile; cancel it if it takes too long or loses the lease."""
+        """Await the summarizer while renewing the lease; cancel it if it takes too long or the lease is lost."""
         renewals = 0
 
         async def renew() -> bool:
@@ -440,11 +444,11 @@ class Compactor:
         )
         if ended is None:
             raise SummaryError("another worker took over while the summary was written")
-        return _answer(ended)
+        return _result_of(ended)
 
 
 def _reason(rows: Sequence[Row], rule: CompactionRule, *, force: bool) -> str:
-    """Return why rows are summarised, as the end of a sentence."""
+    """Return the reason why rows are summarised, as the end of a sentence."""
     if force:
         return "the application called compact()"
     is_over = sum(weigh(rows)) > rule.trigger
@@ -453,14 +457,14 @@ def _reason(rows: Sequence[Row], rule: CompactionRule, *, force: bool) -> str:
     return "turns had left the view"
 
 
-def _in_words_of_views(message: BaseMessage) -> BaseMessage:
-    """Return the placeholder for an open call in the wording of views; that of a chain asks to call again."""
+def _worded_for_views(message: BaseMessage) -> BaseMessage:
+    """Return a synthetic result with the text of views; the text of a chain asks the model to call again."""
     if kind_of(message) == "missing_result":
         return message.model_copy(update={"content": MISSING_TEXT})
     return message
 
 
-def _answer(task: asyncio.Future[CompactionResult | None]) -> CompactionResult | None:
+def _result_of(task: asyncio.Future[CompactionResult | None]) -> CompactionResult | None:
     """Return the summarizer's result; raise a SummaryError for errors that are not the summarizer's own."""
     if task.cancelled():
         raise SummaryError("the summarizer was cancelled")
@@ -477,8 +481,8 @@ def _error_text(error: BaseException) -> str:
     return type(error).__name__
 
 
-def _joined(earlier: SummaryRecord | None, record: SummaryRecord) -> SummaryRecord:
-    """Return a record of the messages that one folded, which stands for those of an earlier summary, too."""
+def _extending(earlier: SummaryRecord | None, record: SummaryRecord) -> SummaryRecord:
+    """Return a record that also covers the messages of the earlier summary, which it extends."""
     if earlier is None:
         return record
     return replace(

@@ -1,6 +1,6 @@
-"""Keeps the history of a conversation's summaries: lists them, expands them, undoes the current one.
+"""Manages the history of a conversation's summaries: lists them, expands them, undoes the current one.
 
-Every summary is kept. The state names the current one, and each summary names the one it extends. A summary whose
+Every summary is kept. The state names the current one, and each summary names the one that it extends. A summary whose
 messages were rewound is set aside until the rewind is undone; until then, the newest earlier summary that is still
 valid is the current one.
 """
@@ -100,9 +100,9 @@ class SummaryHistory:
         await until_written(lambda: self._reselect_once(log), WriteConflict)
 
     async def _reselect_once(self, log: Snapshot) -> None:
-        """Do what `reselect` says; raise WriteConflict if the state has changed meanwhile."""
+        """Try `reselect` once; raise WriteConflict if another process changed the state meanwhile."""
         cached = log.cached
-        # Another object if the log was restored from a backup.
+        # After a restore from a backup, this is not the same object as `log.cached`.
         known = await self._reader.find(cached.scope)
         if known is None or known.conversation != cached.conversation:
             return
@@ -134,7 +134,7 @@ class SummaryHistory:
     def public(
         self, record: SummaryRecord, found: Mapping[str, SummaryRecord], *, is_current: bool
     ) -> Summary:
-        """Convert a stored summary to the public model; `found` holds the summaries it extends."""
+        """Convert a stored summary to the public model; `found` has the summaries that it extends."""
         results = [
             result
             for kept in reversed(chain_of(found, record.token, "parent"))
@@ -160,7 +160,7 @@ class SummaryHistory:
 def _whole_chain(
     conversation: str, found: Mapping[str, SummaryRecord], token: str, link: str
 ) -> list[SummaryRecord]:
-    """Follow a link from one summary back to the first one, newest first; no summary may be missing."""
+    """Follow a link from one summary back to the first one, newest first; raise an error if one is missing."""
     chain = chain_of(found, token, link)
     if missing := getattr(chain[-1], link) if chain else token:
         raise CorruptDocumentError(
@@ -170,7 +170,7 @@ def _whole_chain(
 
 
 def _is_of_active(record: SummaryRecord, log: Snapshot) -> bool:
-    """Return True if the summary's messages are active; it may end after the log, where more was appended."""
+    """Return True if the summary's messages are active. It may end after `log`, if more was appended since."""
     return record.gaps == log.active.gaps(record.last)
 
 

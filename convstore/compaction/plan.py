@@ -1,4 +1,4 @@
-"""Plan a compaction: when to summarise, which turns, and where a log may be cut, from sizes and types of messages.
+"""Plan a compaction from sizes and types of messages: when to summarise, which turns, and where a log may be cut.
 
 A compaction folds the oldest turns after the current summary into the next one. It runs rarely and then folds many
 turns, so that the prefix of views stays the same for a long time.
@@ -25,7 +25,7 @@ from convstore.values.policy import CompactionRule
 
 _MAX_OPEN_ROUNDS = 8
 _MIN_SAVING = 8
-"""Divisor of the trigger. Saving a smaller part is not worth a model call and a new prompt prefix."""
+"""A saving below this fraction (1/8) of the trigger is not worth a model call and a new prompt prefix."""
 
 
 def plan_compaction(
@@ -35,8 +35,8 @@ def plan_compaction(
 
     Whole turns are folded. If the turn in progress is itself too large, its question and its older calls are folded,
     each call with all its results. `rows` are all active messages after the current summary, or after the leading
-    system messages. Turns before `view_start`, the ordinal that views begin with, are folded in any case, as no view
-    shows them. With `force`, as much as the rule allows is folded, even if that saves little.
+    system messages. Turns before `view_start`, the ordinal with which views begin, are always folded, because views do
+    not show them. With `force`, as much as the rule allows is folded, even if that saves little.
     """
     sizes = [0, *accumulate(weigh(rows))]
     cuts = _summary_cuts(rows)
@@ -54,13 +54,13 @@ def plan_compaction(
 def _preferred_cut(
     cuts: Sequence[tuple[int, int]], sizes: Sequence[int], rule: CompactionRule, *, is_open: bool
 ) -> int:
-    """Return the last cut that keeps as many turns as the rule says, or a later one that leaves less than its room.
+    """Return the last cut that keeps as many turns as the rule says, or a later one if these exceed half the trigger.
 
     Args:
         cuts: Indexes in the rows, each with the number of turns after it.
-        sizes: Tokens before each row, and those of all rows.
+        sizes: Total size before each row in tokens, and of all rows.
         rule: The rule.
-        is_open: True if the last turn is in progress, which is kept, too.
+        is_open: True if the last turn is in progress; then it is kept in addition.
     """
     room = rule.trigger // 2
     kept = rule.keep_last_turns + is_open
@@ -74,9 +74,9 @@ def _preferred_cut(
 
 
 def replacement_cuts(rows: Sequence[Row]) -> list[int]:
-    """Return where messages may replace others: not inside a turn in progress whose question has a payload.
+    """Return the cuts at which messages may replace others; none inside an open turn whose question has a payload.
 
-    The payload stays in the log, and the question is shown whole while its turn continues.
+    Such a question is shown whole while its turn continues, and only the log has its payload.
     """
     cuts = [cut for cut, _ in _clean_cuts(rows)]
     last_question = turn_begins(rows)[-1] if rows else 0
@@ -104,22 +104,22 @@ def _clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
             pending = _PendingCalls()
         elif message.is_reply:
             pending.rounds += 1
-            if pending.is_settled:
+            if pending.are_done:
                 cuts[index] = False
                 pending = _PendingCalls()
         pending.add(message)
     if rows and end == len(rows) and is_finished(rows):
         cuts[end] = True
-    cuts.pop(0, None)  # nothing to fold is before it
+    cuts.pop(0, None)  # it has no messages before it
     return list(cuts.items())
 
 
 @dataclass(slots=True)
 class _PendingCalls:
-    """Calls whose results may be missing, of one turn or of several that interleave.
+    """Calls whose results may be missing, of one turn or of several interleaved ones.
 
     Attributes:
-        turns: The messages of each turn since the first of the calls.
+        turns: The messages of each turn since the first of these calls.
         rounds: Number of replies since then.
     """
 
@@ -132,20 +132,20 @@ class _PendingCalls:
         turn.add([message])
 
     @property
-    def is_settled(self) -> bool:
-        """Return True if all calls have results, or those without are abandoned."""
+    def are_done(self) -> bool:
+        """True if every call has a result or is abandoned."""
         has_open = any(turn.without_result for turn in self.turns.values())
         return not has_open or self.rounds > _MAX_OPEN_ROUNDS
 
 
 def _first_unread(rows: Sequence[Row]) -> int:
-    """Return the index of the first result that no model has read; the number of rows if there is none."""
+    """Return the index of the first unread result; the number of rows if all results were read."""
     ordinals = unread_results(rows)
     return next((at for at, row in enumerate(rows) if row.message.ordinal in ordinals), len(rows))
 
 
 def _unread_question(rows: Sequence[Row]) -> int:
-    """Return the index of the question in progress if no model has read it; the number of rows if one has."""
+    """Return the index of the question in progress if it is unread, else the number of rows."""
     question = question_in_progress(rows)
     if not question or question not in unread([row.message for row in rows], question=question):
         return len(rows)
@@ -153,7 +153,7 @@ def _unread_question(rows: Sequence[Row]) -> int:
 
 
 def _summary_cuts(rows: Sequence[Row]) -> list[tuple[int, int]]:
-    """Return where a running summary may end, in order, each with the number of turns that remain after it."""
+    """Return the cuts at which a running summary may end, in order, each with the number of turns after it."""
     begins = turn_begins(rows)
     last = begins[-1] if begins else 0
     if is_finished(rows):

@@ -1,7 +1,7 @@
 """Compaction strategies: one for each kind of summarizer.
 
-A running summary is a single text for all folded messages. A chain summarizer returns messages that replace those it
-read, headers included. Both replace one range of the log.
+A running summary is a single text for all folded messages. A chain summarizer returns messages that replace its input,
+including the questions. Both replace one range of the log.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class CompactionRequest:
     """The input of a strategy.
 
     Attributes:
-        messages: The active messages after the earlier summary, up to `cut` at least.
+        messages: The active messages after the earlier summary, at least up to `cut`.
         cut: Number of messages that the plan folds.
-        size: Returns the tokens that a result takes in views.
-        cuts: Indexes of messages where a summary may end, in order.
+        size: Returns the size of a result in views, in tokens.
+        cuts: Indexes of messages before which a summary may end, in order.
         earlier: Text of the earlier summary, None without one.
         summary_messages: The messages that show the earlier summary in views.
     """
@@ -54,7 +54,7 @@ class CompactionRequest:
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """The replacement for the first `cut` messages: the summary text, or in views the messages if there are any."""
+    """The replacement for the first `cut` messages: a summary text, or messages that views show instead of it."""
 
     cut: int
     text: str
@@ -65,7 +65,7 @@ class CompactionStrategy(ABC):
     """Folds old messages into a replacement."""
 
     reads_all = False
-    """True if the strategy is given all messages, not only those that the plan folds."""
+    """True if the strategy needs all messages, not only those that the plan folds."""
 
     def __init__(self, summarizer: Any, budget: int | None) -> None:
         self._summarizer = summarizer
@@ -79,7 +79,11 @@ class CompactionStrategy(ABC):
 
     @abstractmethod
     async def fold(self, request: CompactionRequest) -> CompactionResult | None:
-        """Return the replacement for the first messages; None if there is nothing to fold. SummaryError if it fails."""
+        """Return the replacement for the first messages; None if there is nothing to fold.
+
+        Raises:
+            SummaryError: The summarizer failed.
+        """
 
 
 class _RunningStrategy(CompactionStrategy):
@@ -87,13 +91,13 @@ class _RunningStrategy(CompactionStrategy):
 
     async def fold(self, request: CompactionRequest) -> CompactionResult:
         earlier = request.earlier
-        # made by a chain summarizer: its text alone lacks the questions
+        # a chain summarizer made the earlier summary, and its text alone lacks the questions
         if len(request.summary_messages) > 1:
             earlier = "\n\n".join(
                 f"{item.type}: {indented(words_of(item), '  ')}"
                 for item in request.summary_messages
             )
-        # An application's summarizer may send them to a model as they are.
+        # An application's summarizer may send the messages to a model unchanged.
         messages = list(map(sendable_message, request.messages[: request.cut]))
         text = await self._summarizer.summarize(messages, summary=earlier)
         if not isinstance(text, str):
@@ -118,14 +122,14 @@ class _ChainStrategy(CompactionStrategy):
         read = await asyncio.to_thread(_ChainInput, request)
         summarizer = await self._fit_for(read, request)
         done = await summarizer.summarize(read.chain)
-        # one of all sections may be shorter than they are
+        # after a SummaryError, one summary of all sections, below, may still be short enough
         if not isinstance(done.error, SummaryError):
             _checked(done)
         folded = await asyncio.to_thread(read.folded, done)
         is_large = folded is not None and await request.size(folded) > self.rule.trigger
         if folded is None or is_large:
-            # No section was worth its own summary, or the summaries take too much room: fold all old sections into one.
-            # All of them, not only as many as the limits require, because a store compacts rarely and in large steps.
+            # No section was worth its own summary, or the summaries are too large: fold all old sections into one.
+            # Fold all, not only as many as the limits require, because a store compacts rarely and in large steps.
             again = _checked(await self._changed().fold_qa_pairs(done.messages))
             if again.calls:
                 done = _combined(done, again)
@@ -140,7 +144,7 @@ class _ChainStrategy(CompactionStrategy):
         return folded
 
     async def _fit_for(self, read: _ChainInput, request: CompactionRequest) -> ChainSummarizer:
-        """Return the summarizer, set to fold questions as well if those alone would exceed half the trigger."""
+        """Return the summarizer, changed to fold questions as well if these alone exceed half the trigger."""
         limit = self.rule.trigger
         end = request.cuts[-1]
         system, questions = read.headers(self._summarizer.config.keep_sections)
@@ -161,7 +165,7 @@ class _ChainStrategy(CompactionStrategy):
 
 
 class _ChainInput:
-    """The messages to fold as a chain, and the index in the list from which each message of the chain comes.
+    """The messages to fold as a chain, with the index in the input of each message of the chain.
 
     System messages are not part of the chain. A message that does not fit into a chain, such as a result without its
     call, becomes the text of an AI message, so that it is not lost.
@@ -201,7 +205,7 @@ class _ChainInput:
         return system, [message for message in older if isinstance(message, HumanMessage)]
 
     def folded(self, done: ChainSummary) -> CompactionResult | None:
-        """Return the replacement up to the first possible cut after all new summaries, or the last one before."""
+        """Return the replacement up to the first possible cut after all new summaries, or else the last one before."""
         given = {id(message) for message in self.chain}
         new = set[int]()
         last = -1
@@ -224,7 +228,7 @@ class _ChainInput:
         return [*after, *reversed(before)]
 
     def in_place_of(self, done: ChainSummary, end: int) -> list[BaseMessage]:
-        """Return messages that replace exactly those before index `end`; empty if there is no such list."""
+        """Return the messages that replace exactly those before index `end`; empty if they cannot be cut there."""
         count = 0
         covered = set[int]()
         for origins in done.origins:
@@ -244,7 +248,7 @@ class _ChainInput:
         return replaced
 
     def _with_joined_id(self, message: BaseMessage, origins: Sequence[int]) -> BaseMessage:
-        """Return the message; joined questions get an id and a mark that no message of the log has."""
+        """Return the message; joined questions get a new id, and a mark that stored messages do not have."""
         if len(origins) < 2 or not isinstance(message, HumanMessage) or is_summary(message):
             return message
         marks = message.additional_kwargs | mark("joined")
@@ -259,7 +263,7 @@ def as_strategy(
     """Return the strategy for a summarizer of any kind, under the budget of the store's policy.
 
     Raises:
-        InvalidInputError: It is no summarizer, or its trigger is not below the budget.
+        InvalidInputError: It is not a summarizer, or its trigger is not below the budget.
     """
     if isinstance(given, ChainSummarizer):
         return _ChainStrategy(given, budget)

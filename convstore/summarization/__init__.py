@@ -1,9 +1,9 @@
 """Rolling summaries of any list of messages, with the parameters of ``langmem.short_term``.
 
-Floor 1. Reads and writes no store, and is pure but for the model's calls in `engine`. The summaries stored with a
+Floor 1. It does not access a store, and is pure except for the model calls in `engine`. The summaries stored with a
 conversation are written by a summarizer from `summarizers`.
 
-`cuts` says where a list may be cut, `prompts` writes requests, `engine` asks the model; `summarize` and `node` apply
+`cuts` finds where a list may be cut, `prompts` writes requests, `engine` asks the model; `summarize` and `node` apply
 them to lists of messages and to the states of graphs.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Return a name of the functions without a store, which load LangChain's prompts and runnables."""
+        """Import a function for lists or graphs on first use, because these load LangChain's prompts and runnables."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from convstore.summarization import models, node, summarize  # noqa: PLC0415

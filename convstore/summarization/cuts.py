@@ -1,12 +1,12 @@
-"""Select the messages to fold into a summary, and those of each model call.
+"""Select the messages to fold into a summary, and the messages of each model call.
 
-A cut is the number of messages before it. `pair` says which result answers which call; from that follow the cuts that
-do not separate them.
+A cut is the number of messages before it. `pair` finds which result answers which call, so that cuts do not separate
+them.
 
-- A call without a result may still get one, so no cut follows it. Once a human message follows the call, it is given
-  up and folded like any other message.
-- A cut never follows a human message, whose answer is still to come. Nor does it follow an AI message whose calls lack
-  a result, if the limit allows that.
+- A call without a result may still get one, so there is no cut after it. Once a human message follows, the call counts
+  as abandoned and is folded like any other message.
+- There is no cut after a human message, whose answer is still to come. If the limit allows it, there is none after an
+  AI message with a call without a result either.
 - The limit comes first: an answered question is folded with its answer rather than exceeding the limit.
 """
 
@@ -23,7 +23,7 @@ from convstore.messages.tool_calls import calls_of, pair
 
 @dataclass(slots=True)
 class _Exchange:
-    """An AI message with calls: its index, that of its last result, and whether it has all results."""
+    """An AI message with calls: its index, the index of its last result, and True if all results are there."""
 
     start: int
     end: int
@@ -34,9 +34,9 @@ class Cuts:
     """The cuts of a list, as flags by the number of messages before the cut.
 
     Attributes:
-        keeps_pairs: True if no result after the cut answers a call before it.
-        permitted: True if the messages before the cut may be folded, even if they end with a given-up call.
-        good: True if they may be folded and nothing before the cut waits for a reply.
+        keeps_pairs: True if the cut does not separate a call from its result.
+        permitted: True if the messages before the cut may be folded, even if they end with an abandoned call.
+        good: True if they may be folded, and no message before the cut waits for a reply.
         orphans: Indexes of results without a call.
 
     >>> from langchain_core.messages import AIMessage
@@ -71,7 +71,7 @@ class Cuts:
             self.good.append(is_permitted and not waiting)
 
     def _start_of_work(self) -> int:
-        """Return the index of the first call after the last question that lacks results; or the end of the list."""
+        """Return the index of the first call after the last question that lacks results, or the end of the list."""
         question = -1
         for index, message in enumerate(self.messages):
             if _is_human(message):
@@ -82,7 +82,7 @@ class Cuts:
         return len(self.messages)
 
     def waits_at(self, index: int) -> bool:
-        """Return True if a message is a human one, or an AI message that has a call without a result."""
+        """Return True for a human message, and for an AI message that has a call without a result."""
         exchange = self._exchanges.get(index)
         return _is_human(self.messages[index]) or bool(
             exchange and exchange.start == index and not exchange.answered
@@ -107,11 +107,11 @@ def find_trigger(tokens: Sequence[int], *, before_summary: int, room: int) -> in
 def choose_cut(
     cuts: Cuts, tokens: Sequence[int], *, before_summary: int, room: int, unfolded_room: int
 ) -> int:
-    """Return the number of messages to fold; 0 for none.
+    """Return the number of messages to fold, which may be 0.
 
-    The rest fits, if any permitted cut makes it fit; otherwise as much is folded as permitted. Within that, the cut is
-    where `before_summary` is reached, less a message there that waits for its answer. `room` is the maximum size of the
-    rest after a new summary, `unfolded_room` if nothing is folded.
+    If a permitted cut makes the rest fit, it fits; if none does, as much as permitted is folded. Within these limits,
+    the cut is where `before_summary` is reached, but before a message there that waits for its answer. `room` is the
+    maximum size of the rest after a new summary, `unfolded_room` if nothing is folded.
 
     >>> from langchain_core.messages import AIMessage
     >>> cuts = Cuts([HumanMessage("paste"), AIMessage("Yes."), HumanMessage("And?"), AIMessage("No.")])
@@ -124,13 +124,13 @@ def choose_cut(
     cut = _preferred(cuts, trigger) if trigger else 0
     if sum(tokens[cut:]) <= (room if cut else unfolded_room):
         return cut
-    # Before the sum is reached, half of the room is left free, so that not every turn costs a call of the model.
+    # Without a trigger, fold until half of the room is free, so that not every turn costs a model call.
     wanted = trigger or find_trigger(tokens, before_summary=0, room=room // 2)
     return (_first(cuts.permitted, wanted) if wanted else 0) or _last(cuts.permitted, len(tokens))
 
 
 def _preferred(cuts: Cuts, trigger: int) -> int:
-    """Return the number of messages to fold if only the trigger counts, not the limit.
+    """Return the number of messages to fold by the trigger alone, ignoring the limit.
 
     A message that waits for its answer is kept with its results. An AI message whose results follow is folded with all
     of them, unless a human message is among them.
@@ -146,7 +146,7 @@ def next_step(cuts: Cuts, tokens: Sequence[int], *, start: int, budget: int) -> 
     """Return the cut after the next step: as many messages as fit the budget, with calls and results together.
 
     A step before the last one ends before a human message if possible, because some providers reject a list that begins
-    with a call. A message that does not fit, or one with calls and its results, is a step of its own.
+    with a call. A message that does not fit is a step of its own, together with the results of its calls.
     """
     messages = cuts.messages
     size = 0
@@ -167,7 +167,7 @@ def _results(messages: Sequence[BaseMessage]) -> set[int]:
 
 
 def _may_reply(message: BaseMessage) -> bool:
-    """Return True unless a message is a result, which is no reply to the message before it."""
+    """Return False for a result, which is not a reply to the message before it."""
     return not isinstance(message, ToolMessage) and kind_of(message) != "late_result"
 
 
@@ -195,5 +195,5 @@ def _last(flags: Sequence[bool], end: int) -> int:
 
 
 def _is_human(message: BaseMessage) -> bool:
-    """Return True if a user wrote it; a late result shown as text of a human message does not count."""
+    """Return True for a message of a user; a late result shown as a human message does not count."""
     return isinstance(message, HumanMessage) and kind_of(message) != "late_result"

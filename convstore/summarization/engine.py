@@ -1,7 +1,7 @@
-"""Ask a model for summaries; all that the pure rooms await runs here.
+"""Ask a model for summaries; the only module of the pure packages that awaits.
 
-A strategy is a generator. It yields the requests that it needs answered next, receives the answers in the same order
-and returns its result. So a strategy is pure, and the same code serves models that are called or awaited.
+A strategy is a generator. It yields the requests that it needs next, receives the answers in the same order and returns
+its result. So a strategy is pure, and the same code serves sync and async models.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Answer = Any
 
 
 @dataclass(slots=True)
-class Request:
+class SummaryRequest:
     """One request to a model; `error` is the exception if it returned no usable text.
 
-    `prefix` is removed from the beginning of the answer, because models imitate what they read.
+    `prefix` is removed from the beginning of the answer, because models imitate the summaries that they read.
     """
 
     messages: list[BaseMessage]
@@ -59,11 +59,11 @@ class Request:
 
 @dataclass(slots=True)
 class KeptAnswers:
-    """The newest answers to requests, by `Request.key`; long ones are not kept."""
+    """A cache of the newest answers, by `SummaryRequest.key`; long answers are not kept."""
 
     texts: dict[bytes, str] = field(default_factory=dict)
 
-    def keep(self, request: Request, text: str) -> str:
+    def keep(self, request: SummaryRequest, text: str) -> str:
         """Keep an answer and return it."""
         if len(text) <= _KEPT_CHARACTERS:
             self.texts[request.key] = text
@@ -81,7 +81,7 @@ Steps = Generator[Sequence[Any], list[Answer], _T]
 
 def ask(messages: list[BaseMessage]) -> Steps[str]:
     """Ask for one text, as a step of a strategy; an error is raised."""
-    [text] = yield from ask_all([Request(messages)])
+    [text] = yield from ask_all([SummaryRequest(messages)])
     return str(text)
 
 
@@ -110,7 +110,7 @@ def drive(steps: Steps[_T], call: Callable[[list[BaseMessage]], object]) -> _T:
     return cast("_T", step.value())
 
 
-async def _text_for(request: Request, call: Call, answers: KeptAnswers | None) -> str:
+async def _text_for(request: SummaryRequest, call: Call, answers: KeptAnswers | None) -> str:
     """Return the kept answer to a request, or else call the model and keep its answer."""
     if answers is None:
         return request.text_of(await call(request.messages))
@@ -119,7 +119,7 @@ async def _text_for(request: Request, call: Call, answers: KeptAnswers | None) -
 
 
 def _without_cancellation(answers: Sequence[Any]) -> list[Answer]:
-    """Return texts and errors of calls; raise what is no error of a call, such as a cancellation."""
+    """Return texts and errors of calls; raise an exception that is not an error of a call, such as a cancellation."""
     for answer in answers:
         if isinstance(answer, BaseException) and not isinstance(answer, Exception):
             raise answer
@@ -137,7 +137,7 @@ async def drive_async(
     """Return the result of a strategy. A cancelled call cancels the strategy.
 
     With `in_threads`, the strategy's own code runs in threads, because it may take seconds; the first requests of a
-    nested strategy are expected to be ready. `concurrency` is the maximum number of concurrent calls. A request with
+    nested strategy must be ready without delay. `concurrency` is the maximum number of concurrent calls. A request with
     a kept answer makes no call.
     """
     free = asyncio.Semaphore(concurrency)
@@ -153,8 +153,8 @@ async def drive_async(
             step = await advance(steps, _without_cancellation(answers))
         return step.value()
 
-    async def answer(item: Request | Steps[Any]) -> Any:
-        if not isinstance(item, Request):
+    async def answer(item: SummaryRequest | Steps[Any]) -> Any:
+        if not isinstance(item, SummaryRequest):
             return await finish(item, _advance(item, None))
         async with free:
             try:
@@ -174,7 +174,7 @@ def model_name(model: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """The end of a strategy: its result or its exception, which a thread would copy or could not raise."""
+    """The end of a strategy: its result or its exception, so that a thread can return either."""
 
     result: Any = None
     error: Exception | None = None

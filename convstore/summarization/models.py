@@ -53,7 +53,7 @@ DEFAULT_FINAL_SUMMARY_PROMPT: Final = ChatPromptTemplate(
 )
 """Puts a summary before the messages that follow it.
 
-Variables: ``system_message``, a list of one message or none, ``summary``, and ``messages``, a list.
+Variables: ``system_message``, a list of at most one message, ``summary``, and ``messages``, a list.
 """
 
 
@@ -65,10 +65,10 @@ class RunningSummary:
         summary: The text, as the model returned it.
         summarized_message_ids: Ids of all messages that it replaces. Grows with the conversation, because only this
             set shows that a message was summarised before.
-        last_summarized_message_id: Id of the last of them. The next call reads what follows it; if it is None, all
-            messages whose ids are not in the set.
-        newest_message_id: Id of the newest message when the summary was made. Nothing more is summarised until a newer
-            one is added. None if unknown; ignored by ``==``.
+        last_summarized_message_id: Id of the last of these messages. The next call reads the messages after it; if it
+            is None, all messages whose ids are not in the set.
+        newest_message_id: Id of the newest message when the summary was made. No further summary is made until a newer
+            message is added. None if unknown; ignored by ``==``.
     """
 
     summary: str
@@ -82,8 +82,8 @@ class SummarizationResult:
     """Messages for a model, and the summary that the next call needs.
 
     Attributes:
-        messages: The system message, the summary and the other messages, in order; the input if there is no summary.
-        running_summary: The summary, None if nothing has been summarised yet.
+        messages: The system message, the summary and the other messages, in order; the input without a summary.
+        running_summary: The summary, None if no message has been summarised yet.
         over_budget: True if the messages are larger than `max_tokens`; ignored by ``==``.
     """
 

@@ -35,7 +35,7 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
     """A node of a graph that calls `summarize_messages`, sync or async.
 
     The state is a dict or a pydantic model; the node reads its messages and ``context["running_summary"]``. The update
-    holds the resulting messages, and once there is a summary, the ``context`` with it and all other keys unchanged. By
+    has the resulting messages and, once a summary exists, the ``context`` with it and all other keys unchanged. By
     default the messages get a key of their own, and the state keeps the whole conversation. If both keys are the same,
     the update begins with the removal of all messages, so that the result replaces the conversation.
 
@@ -79,7 +79,7 @@ class SummarizationNode(Runnable[Any, dict[str, Any]]):
         Options bound to the node override its own. The model runs with the callbacks, tags and metadata of `config`.
 
         Raises:
-            InvalidInputError: A ValueError: the state is no dict or pydantic model, or lacks messages; or see
+            InvalidInputError: A ValueError: the state is not a dict or pydantic model, or lacks messages; or see
                 `summarize_messages`.
             SummaryError: The model answered without text.
         """

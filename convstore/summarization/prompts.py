@@ -1,8 +1,8 @@
 """Write the requests that ask a model for a summary, for all strategies.
 
 Every message is shown whole: as a message of its own to models that get a list, else as text. Such text is escaped, so
-it can neither close a tag nor imitate one; a long message is cut between words into several requests. Reasoning is left
-out, and media become a line with type and size.
+that it can neither close a tag nor imitate one. A long message is cut between words into several requests. Reasoning is
+left out, and media become a line with type and size.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ _CONTEXT_SHARE = 4
 _MAX_ATTRIBUTE_LENGTH = 100
 _SEARCHED_SHARE = 4
 _WORD_BYTES = 7
-"""Bytes of a word with its space, generously; a model counts words better than bytes."""
+"""High estimate of the bytes of a word with its space. Limits are given in words, which models count better."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The text of a request, and the messages in it, context included; none if the request joins summaries."""
+    """The text of a request, and the messages in it with the context; () if the request joins summaries."""
 
     text: str
     shown: tuple[BaseMessage, ...] = ()
@@ -95,7 +95,7 @@ def record_steps(messages: Sequence[BaseMessage], room: int) -> Iterator[str]:
 
 
 def record_prompt(instructions: str | None, record: str | None, step: str) -> list[BaseMessage]:
-    """Write the request to extend a record by the messages of a step; no instructions mean the default."""
+    """Write the request to extend a record by the messages of a step; `instructions` of None are the default."""
     shown = f"<record>\n{_escaped(record or '')}\n</record>\n\n{step}"
     return [SystemMessage(_RECORD if instructions is None else instructions), HumanMessage(shown)]
 
@@ -129,7 +129,7 @@ def make_prompts(
     if _bytes(whole) <= max_bytes:
         return [Prompt(whole, (*context, *shown))]
     about = _shortened(about, max_bytes // _CONTEXT_SHARE)
-    # The numbers of the parts are not known yet; these placeholders are longer than any.
+    # The numbers of the parts are not known yet; these placeholders are longer than any possible number.
     parts = _parts(
         shown, _request(task + _PART.format(number=10**6, count=10**6), 10**9, about, []), max_bytes
     )
@@ -159,7 +159,7 @@ def join_prompts(texts: Sequence[str], *, room: int, max_bytes: int) -> list[Pro
 
 
 def words_of(message: BaseMessage) -> str:
-    """Return the text of a message and its calls; media as a line with type and size, reasoning left out."""
+    """Return the text of a message and its calls, with media as a line of type and size, and without reasoning."""
     calls = written_calls(message)
     text = "\n".join(_texts(message, {call.id for call in calls}))
     return "\n".join(
@@ -187,7 +187,7 @@ def _part_limit(room: int, max_bytes: int) -> int:
 
 
 def _shortened(context: Sequence[str], max_bytes: int) -> list[str]:
-    """Return the context if it fits; else its beginning, the number of omitted characters, and its end."""
+    """Return the context if it fits; else its beginning and end, and between them the number of omitted characters."""
     text = "\n".join(context)
     if _bytes(text) <= max_bytes:
         return list(context)
@@ -202,7 +202,7 @@ def _shortened(context: Sequence[str], max_bytes: int) -> list[str]:
 
 
 def _parts(messages: Sequence[BaseMessage], frame: str, max_bytes: int) -> list[list[_Piece]]:
-    """Return the messages as written, in groups that fit a request with this frame; large messages in parts."""
+    """Return the messages as written, in groups that each fit a request with this frame; large messages are split."""
     room = max_bytes - _bytes(frame)
     pieces = (piece for message in messages for piece in _pieces(message, room))
     return list(packed(pieces, limit=room, size=lambda piece: _bytes(piece.text) + 1))

@@ -1,7 +1,6 @@
-"""Summarise a list of messages when it grows too long: two functions, for sync and for async callers.
+"""Summarise a list of messages when it grows too long, with a function for sync and one for async callers.
 
-A result without its call is refused by every provider, so where its call was summarised before the result was added, it
-is shown as text.
+Providers reject a result without its call. So a result that was added after its call was summarised is shown as text.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ Overflow = Literal["fold", "trim"]
 """Policy for messages that do not fit one call of the summarizer."""
 
 SummaryTokenCounter = Callable[[list[BaseMessage]], int]
-"""Returns the tokens of a list of messages; is called with one message at a time."""
+"""Function that returns the tokens of a list of messages; it is called with one message at a time."""
 
 _MIN_SHARE = 4
 _CALLER = 6
-"""Stack level of the caller of `summarize_messages` for a warning in `_trimmed`."""
+"""Stack level of the caller of `summarize_messages` for a warning in `_Input.trimmed`."""
 
 
 def summarize_messages(
@@ -65,16 +64,16 @@ def summarize_messages(
     The input is never changed. An error of the model reaches the caller.
 
     Args:
-        messages: The conversation, or the result of an earlier call with messages added. Each needs an id, but for a
+        messages: The conversation, or the result of an earlier call with messages added. Each needs an id, except a
             leading system message, which is never summarised.
-        running_summary: The summary of the earlier call, None without one. Its messages are passed over.
-        model: Is called with `invoke(messages)`.
+        running_summary: The summary of the earlier call, None without one. Its messages are skipped.
+        model: The model, which is called with `invoke(messages)`.
         max_tokens: Limit of the result and of each call of the model. Only the system message, a call with its results
             and the open question may exceed it; then `SummarizationResult.over_budget` is True.
-        max_tokens_before_summary: Summarise up to the message where the new messages reach this and the rest fits; an
-            open question or call there is kept if it fits. The default is `max_tokens`.
-        max_summary_tokens: Room kept for the summary message. The model does not know it: bind its own limit to it.
-        token_counter: Returns the size of a list of messages; is called with one message at a time.
+        max_tokens_before_summary: Summarise up to the message at which the new messages reach this size and the rest
+            fits. An open question or call there is kept if it fits. The default is `max_tokens`.
+        max_summary_tokens: Room kept for the summary message. The model is not told; bind its own limit to enforce it.
+        token_counter: Returns the size of a list of messages; it is called with one message at a time.
         initial_summary_prompt: Asks for the first summary; variable `messages`.
         existing_summary_prompt: Asks for an extended one; variables `messages` and `existing_summary`.
         final_prompt: Puts the summary before the rest; variables `system_message`, `summary` and `messages`.
@@ -135,7 +134,7 @@ class Options:
             raise InvalidInputError(f'overflow is "fold" or "trim", not {self.overflow!r}')
 
     def size(self, messages: Sequence[BaseMessage]) -> int:
-        """Return the tokens of some messages."""
+        """Return the size of messages in tokens."""
         return sum(self.token_counter([message]) for message in messages)
 
 
@@ -189,11 +188,11 @@ class _Input:
         self.cut = self._choose_cut(cuts) if self.new else 0
 
     def budget(self, text: str | None) -> int:
-        """Return the maximum tokens of messages to show the model next to the summary that it extends."""
+        """Return the maximum size of the messages in a request, next to the summary that it extends."""
         if text is None:
             return self.options.max_tokens
         used = self.options.size([SystemMessage(text)])
-        # A summary that got out of hand must not cost a call for each message.
+        # Even if the summary is far too large, a call must not be limited to one message.
         return max(self.options.max_tokens - used, self.options.max_tokens // _MIN_SHARE)
 
     def trimmed(self, budget: int) -> list[BaseMessage]:
@@ -246,7 +245,7 @@ class _Input:
         return SummarizationResult(shown, running, size > self.options.max_tokens)
 
     def _is_summary(self, message: BaseMessage) -> bool:
-        """Return True if a message is the running summary as left in a state by another library, without our mark."""
+        """Return True if a message is the running summary as another library left it in a state, without our mark."""
         if not self.running or not isinstance(message, SystemMessage):
             return False
         return message.text in {
@@ -286,7 +285,7 @@ class _Input:
         wanted = options.max_tokens_before_summary
         before_summary = options.max_tokens if wanted is None else wanted
         if running and self._ends_with(running.newest_message_id):
-            # No message was added since the summary was made: only a lower limit is a reason to make another.
+            # No message was added since the summary was made, so only a lower limit requires another one.
             before_summary = sum(self.tokens) + 1
             unfolded_room = max(room, unfolded_room)
         return choose_cut(
@@ -294,7 +293,7 @@ class _Input:
         )
 
     def _ends_with(self, message_id: str | None) -> bool:
-        """Return True if a message is the last one; the texts that `without_orphans` moved behind it do not count."""
+        """Return True if a message is the last one; the texts that `without_orphans` moved after it do not count."""
         ids = [message.id for message in self.new]
         is_late = [kind_of(message) == "late_result" for message in self.new]
         return message_id in ids and all(is_late[ids.index(message_id) + 1 :])
@@ -306,7 +305,7 @@ def _check_ids(messages: Sequence[BaseMessage], running: RunningSummary | None) 
         if message.id is None:
             raise InvalidInputError(
                 f"Messages are required to have ID field; the {message.type} message "
-                f"{index} has none."
+                f"{index} has no id."
             )
         if message.id in before:
             raise InvalidInputError(f"Message with ID {message.id} has already been summarized.")
@@ -328,8 +327,8 @@ def _with_summary(
 ) -> list[BaseMessage]:
     """Return the messages of the final prompt: the summary, then the messages that follow it.
 
-    Every message that the prompt adds is marked as a summary and has an id made from the last summarised message, or
-    from all their ids, so that a later call recognises it.
+    Every message that the prompt adds is marked as a summary. Its id derives from the last summarised message, or from
+    all their ids, so that a later call recognises it.
     """
     given = without_orphans(rest)
     made = prompt.format_messages(
@@ -345,7 +344,7 @@ def _summary_messages(running: RunningSummary, prompt: ChatPromptTemplate) -> li
 
 
 def _was_added(message: BaseMessage, running: RunningSummary | None = None) -> bool:
-    """Return True if a final prompt added a message; with a running summary: for that very summary."""
+    """Return True if a final prompt added the message, with `running` only for this very summary."""
     is_ours = running is None or str(message.id).startswith(_summary_id(running, ""))
     return is_ours and kind_of(message) == "summary"
 
@@ -365,7 +364,7 @@ def _marked(message: BaseMessage, message_id: str) -> BaseMessage:
 
 
 def _after(messages: Sequence[BaseMessage], id_: str) -> Sequence[BaseMessage]:
-    """Return the messages after the one with an id; all of them if there is none."""
+    """Return the messages after the one with an id; all of them if the id is not among them."""
     for index, message in enumerate(messages):
         if message.id == id_:
             return messages[index + 1 :]

@@ -27,10 +27,10 @@ _SMALL_TRIGGER = 4_000
 
 
 class Summarizer(Protocol):
-    """Writes summaries. Its attribute `rule`, a `CompactionRule`, says when to; `name` is stored with each summary."""
+    """Writes summaries. Optional attributes: `rule`, a `CompactionRule`, and `name`, which is stored with a summary."""
 
     def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> Awaitable[str]:
-        """Return the summary of an earlier summary, None if there is none, and the messages that follow it."""
+        """Return a summary of the earlier summary, None without one, and of the messages that follow it."""
         ...
 
 
@@ -41,17 +41,17 @@ SummarizerLike = Summarizer | Callable[[Sequence[BaseMessage], str | None], Awai
 class RunningSummarizer:
     """Asks a chat model for the summary, in as many steps as the messages need.
 
-    Each message is shown to the model once and whole, as text whose tags it cannot break: a long one in pieces, cut
-    between words, media as a line with type and size. The model is called with ``ainvoke(messages)``.
+    Each message is shown to the model once and whole, as escaped text between tags: a long one in pieces, cut between
+    words, and media as a line with type and size. The model is called with ``ainvoke(messages)``.
 
     Args:
         model: Any LangChain chat model, or a runnable that answers like one; or a name for ``init_chat_model``, which
             needs the extra ``langchain``.
-        max_tokens: About the size of a request; a longer message is shown in pieces.
+        max_tokens: Approximate size of a request; a longer message is shown in pieces.
         max_tokens_before_summary: Summarise once the messages that are not summarised are larger; None for half of
             the budget of the store's policy.
         max_summary_tokens: Expected size of a summary; bind the model's own limit to it to enforce this.
-        keep_last_turns: Number of finished turns to keep, as far as they fit in half of the trigger.
+        keep_last_turns: Number of finished turns that are not summarised, as far as they fit in half of the trigger.
         instructions: The system prompt; None for the default.
     """
 
@@ -88,7 +88,7 @@ class RunningSummarizer:
         return model_name(self._model)
 
     async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:
-        """Return the summary of all; asks the model once for each step.
+        """Return a summary of the earlier summary and the messages, with one model call for each step.
 
         Raises:
             SummaryError: The model answered without text.
@@ -102,14 +102,14 @@ class RunningSummarizer:
 
 
 class HeadTailSummarizer:
-    """Takes the beginning and the end of each message, without a model; for demos and tests; its first line says so.
+    """Takes the beginning and the end of each message, without a model, for demos and tests. The first line says so.
 
-    A summary larger than half of the rule's trigger, 2,000 tokens without one, loses its oldest lines, which its first
-    line mentions.
+    A summary larger than half of the rule's trigger, or 2,000 tokens without a trigger, loses its oldest lines; then
+    the first line says that, too.
 
     Args:
-        rule: When it is asked.
-        characters: Of each message, half from its beginning and half from its end.
+        rule: When a store asks for a summary.
+        characters: Number of characters of each message, half from its beginning and half from its end.
     """
 
     name = "head-and-tail"
@@ -124,7 +124,7 @@ class HeadTailSummarizer:
         self._half = check_number(characters, name="characters", minimum=_MIN_CHARACTERS) // 2
 
     async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:
-        """Return the lines of the earlier summary and one for each message."""
+        """Return the lines of the earlier summary and one line for each message."""
         title, *lines = [self._TITLE] if summary is None else summary.split("\n")
         lines += [
             f"{message.type}: {self._ends(' '.join(words_of(message).split()))}"
@@ -159,7 +159,7 @@ class _Function:
 
 
 def as_summarizer(given: SummarizerLike) -> Summarizer:
-    """Return a summarizer, made of a function if one is given; raise an InvalidInputError if it is neither."""
+    """Return a summarizer; wrap a function, and raise an InvalidInputError for anything else."""
     if isinstance(given, type):
         raise InvalidInputError(
             f"summarizer must be a Summarizer, not its class: pass {given.__name__}(...)"

@@ -15,11 +15,10 @@ from typing import Any, Final, Literal
 
 from langchain_core.messages import BaseMessage
 
-from convstore.exceptions import InvalidInputError
 from convstore.messages.text import content_of
 from convstore.messages.tool_calls import is_paused
-from convstore.values.plain import shown_value
 from convstore.values.providers import ROWS, ProviderRules, row_of_model, rules_for
+from convstore.values.scope import check_choice
 from convstore.wire.edits import BEGINNING, MOVED, NO_TEXT, SYSTEM
 from convstore.wire.hosted import hosted_text
 from convstore.wire.parts import IMAGES, Block, Media, Part, Text
@@ -57,8 +56,7 @@ def to_anthropic(
     >>> to_anthropic([SystemMessage("Be brief."), HumanMessage("Hello")])
     {'system': [{'type': 'text', 'text': 'Be brief.'}], 'messages': [{'role': 'user', 'content': 'Hello'}]}
     """
-    if cache not in (None, "5m", "1h"):
-        raise InvalidInputError(f'cache is "5m", "1h" or None, not {shown_value(cache)}')
+    check_choice(cache, "5m", "1h", None, name="cache")
     rules = _rules(provider, model or last_model(messages))
     steps, dropped = read_steps(messages, rules, model=model)
     hosted = _Hosted(steps)

@@ -8,12 +8,12 @@ from typing import Any, Literal, Self
 from langchain_core.messages import BaseMessage
 from pydantic import Field, PrivateAttr, SerializeAsAny
 
-from convstore.exceptions import InvalidInputError
 from convstore.values.json_form import Value
 from convstore.values.models import Compaction, HistoryReport
-from convstore.values.plain import equal_at_start, shown_value
+from convstore.values.plain import equal_at_start
 from convstore.values.policy import HistoryPolicy
 from convstore.values.providers import ProviderRules
+from convstore.values.scope import check_choice
 from convstore.values.stamps import Stamper, ViewStamp, storable
 from convstore.wire.anthropic import to_anthropic
 from convstore.wire.openai_chat import to_chat
@@ -112,8 +112,7 @@ class History(Value):
         Raises:
             InvalidInputError: `api` is neither, or there is no provider of this name.
         """
-        if api not in ("chat", "responses"):
-            raise InvalidInputError(f'api is "chat" or "responses", not {shown_value(api)}')
+        check_choice(api, "chat", "responses", name="api")
         write = to_chat if api == "chat" else to_responses
         request = write(self.messages, model=model, provider=provider)
         request.dropped = (*self.dropped, *request.dropped)

@@ -14,8 +14,8 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from convstore.exceptions import SummaryError
 from convstore.summarization.engine import (
     KeptAnswers,
-    Request,
     Steps,
+    SummaryRequest,
     ask,
     ask_all,
     drive,
@@ -23,9 +23,9 @@ from convstore.summarization.engine import (
 )
 
 
-def about(text: str, **options: Any) -> Request:
+def about(text: str, **options: Any) -> SummaryRequest:
     """A request with one human message."""
-    return Request([HumanMessage(text)], **options)
+    return SummaryRequest([HumanMessage(text)], **options)
 
 
 def echo(messages: list[BaseMessage]) -> str:
@@ -196,7 +196,7 @@ def test_a_reply_without_text_is_an_error(reply: Any, driver: Callable[..., Any]
 def test_the_oldest_answers_are_forgotten() -> None:
     """A summarizer lives as long as its process: it keeps 256 answers, the newest ones."""
     kept = KeptAnswers()
-    requests = [Request([HumanMessage(str(number))]) for number in range(257)]
+    requests = [SummaryRequest([HumanMessage(str(number))]) for number in range(257)]
     for request in requests:
         assert kept.keep(request, "Yes.") == "Yes."
     assert list(kept.texts) == [request.key for request in requests[1:]]
