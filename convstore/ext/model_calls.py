@@ -5,17 +5,18 @@ A call is represented by the AI message that answers it. The message's stamp say
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from convstore import Conversation
 from convstore.exceptions import InvalidInputError
 from convstore.messages.provenance import kind_of, model_of
-from convstore.messages.tool_calls import calls_of, fill_slots
+from convstore.messages.tool_calls import OpenSlots, calls_of, slots_of
 from convstore.types import PastView, StoredMessage
 from convstore.values.plain import equal_at_start
 from convstore.values.stamps import (
@@ -42,6 +43,38 @@ class ToolCall:
     caller: int
     result: int = 0
     has_failed: bool = False
+
+
+class AnsweredCall(NamedTuple):
+    """A call that a result answers: the ordinal of the message with the call, its id, and the name of its tool."""
+
+    caller: int
+    id: str
+    tool: str
+
+
+class ResultPairing:
+    """Finds the call that each result of a log answers, one message after the other.
+
+    As in the log, a result answers a call of its own turn: runs at the same time may use equal call ids.
+    """
+
+    def __init__(self) -> None:
+        self._open = defaultdict[str, OpenSlots](OpenSlots)
+        self._callers = dict[str, int]()
+
+    def add(self, stored: StoredMessage) -> AnsweredCall | None:
+        """Add the next message; return the call that it answers, None if it is no result or its call is not known."""
+        open_slots = self._open[stored.turn_id]
+        if isinstance(stored.message, ToolMessage):
+            slot = open_slots.answer(stored.message, stored.ordinal)
+            if slot is None:
+                return None
+            return AnsweredCall(self._callers[slot.own_id], slot.call.id, slot.call.tool)
+        slots = slots_of(stored.message)
+        open_slots.add(slots)
+        self._callers |= {slot.own_id: stored.ordinal for slot in slots}
+        return None
 
 
 UNEXPECTED = frozenset({ANOTHER_POLICY, SUMMARY_SET_ASIDE, *WHOLE_CACHE_LOST})
@@ -150,7 +183,8 @@ class CallFold:
     calls: list[ModelCall] = field(default_factory=list)
     last: int = 0
     _compared: int = 0
-    _callers: dict[str, ModelCall] = field(default_factory=dict)
+    _by_ordinal: dict[int, ModelCall] = field(default_factory=dict)
+    _results: ResultPairing = field(default_factory=ResultPairing)
 
     def add(self, stored: StoredMessage) -> None:
         """Add the next message."""
@@ -159,11 +193,10 @@ class CallFold:
             call = ModelCall.of(stored)
             call.compare(self.calls)
             self.calls.append(call)
-            self._callers |= dict.fromkeys(call.tools, call)
-        elif stored.is_failed:
-            caller = self._callers.get(getattr(stored.message, "tool_call_id", ""))
-            if caller:
-                caller.failed += 1
+            self._by_ordinal[stored.ordinal] = call
+        answered = self._results.add(stored)
+        if answered is not None and stored.is_failed:
+            self._by_ordinal[answered.caller].failed += 1
 
     async def compare_views(self, chat: Conversation) -> None:
         """Compare the views of the new calls that follow a rewind."""
@@ -277,15 +310,14 @@ class Calls:
     def tools(self) -> dict[tuple[int, str], ToolCall]:
         """Return the tool calls by the ordinal of either message and the call id; call ids alone may repeat."""
         found = dict[tuple[int, str], ToolCall]()
-        slots, _ = fill_slots([stored.message for stored in self.near])
-        for at, own in slots.items():
-            caller = self.near[at].ordinal
-            for slot in own:
-                found[caller, slot.call.id] = ToolCall(caller)
-                if slot.result is not None:
-                    result = self.near[slot.result]
-                    call = ToolCall(caller, result.ordinal, result.is_failed)
-                    found[caller, slot.call.id] = found[result.ordinal, slot.call.id] = call
+        results = ResultPairing()
+        for stored in self.near:
+            ordinal = stored.ordinal
+            for own in calls_of(stored.message):
+                found[ordinal, own.id] = ToolCall(ordinal)
+            if answered := results.add(stored):
+                call = ToolCall(answered.caller, ordinal, stored.is_failed)
+                found[answered.caller, answered.id] = found[ordinal, answered.id] = call
         return found
 
 

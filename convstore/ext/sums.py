@@ -19,6 +19,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from convstore import Conversation, ConversationStore
 from convstore.edges import with_children
 from convstore.exceptions import ConvstoreError
+from convstore.ext.model_calls import ResultPairing
 from convstore.integration import host_of, log_of
 from convstore.messages.provenance import model_of
 from convstore.messages.usage import usage_in
@@ -190,13 +191,12 @@ def by_tool(
 
 def names_of_results(messages: Sequence[StoredMessage]) -> dict[int, str]:
     """Return the tool's name of each result by its ordinal: from the result, else from its call, else ""."""
-    called = dict[str | None, str]()
+    results = ResultPairing()
     names = dict[int, str]()
     for stored in messages:
-        called |= {call["id"]: call["name"] for call in _calls_in(stored)}
+        answered = results.add(stored)
         if isinstance(stored.message, ToolMessage):
-            call_id = stored.message.tool_call_id
-            names[stored.ordinal] = stored.message.name or called.get(call_id, "")
+            names[stored.ordinal] = stored.message.name or (answered.tool if answered else "")
     return names
 
 

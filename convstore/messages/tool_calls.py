@@ -112,32 +112,34 @@ class Slot:
     result: int | None = None
 
 
-class _OpenCalls:
-    """The calls without a result, while results are assigned."""
+class OpenSlots:
+    """The calls without a result, while results are assigned one after the other."""
 
-    def __init__(self, answers: Mapping[str, str]) -> None:
+    def __init__(self, answers: Mapping[str, str] = _UNKNOWN) -> None:
         self._answers = answers
         # The top of each stack is the first open call of the latest message, so every result finds its call in O(1).
         self._stacks: defaultdict[str, list[Slot]] = defaultdict(list)
         self._by_result_id: dict[str, Slot] = {}
 
     def add(self, slots: Sequence[Slot]) -> None:
+        """Add the calls of a message."""
         self._by_result_id |= {slot.own_id: slot for slot in slots if slot.own_id}
         for slot in reversed(slots):
             self._stacks[slot.call.id].append(slot)
 
-    def answer(self, result: ToolMessage, index: int) -> bool:
-        """Assign a result to its call; return False if no call is open."""
+    def answer(self, result: ToolMessage, index: int) -> Slot | None:
+        """Assign a result to its call, and return this one; None if no call is open."""
         stack = self._stacks[result.tool_call_id]
         while stack and stack[-1].result is not None:
             stack.pop()
         if not stack:
-            return False
+            return None
         given = result.id or ""
         own = self._by_result_id.get(self._answers.get(given) or answered_by(given))
         is_open = own is not None and own.result is None and own.call.id == result.tool_call_id
-        (own if own is not None and is_open else stack[-1]).result = index
-        return True
+        found = own if own is not None and is_open else stack[-1]
+        found.result = index
+        return found
 
 
 def calls_of(message: BaseMessage) -> list[Call]:
@@ -463,19 +465,23 @@ def fill_slots(
 ) -> tuple[dict[int, list[Slot]], list[int]]:
     """Assign each result to its call; return the slots by index of their AI message, and the results without a call."""
     slots: dict[int, list[Slot]] = {}
-    open_calls = _OpenCalls(answers)
+    open_calls = OpenSlots(answers)
     orphans: list[int] = []
     for index, message in enumerate(messages):
         if isinstance(message, ToolMessage):
             is_lost = answers.get(message.id or "") == ""
             if is_lost or not open_calls.answer(message, index):
                 orphans.append(index)
-        elif calls := calls_of(message):
-            slots[index] = list(
-                map(Slot, calls, result_ids(message) if message.id else [""] * len(calls))
-            )
-            open_calls.add(slots[index])
+        elif own := slots_of(message):
+            slots[index] = own
+            open_calls.add(own)
     return slots, orphans
+
+
+def slots_of(message: BaseMessage) -> list[Slot]:
+    """Return the empty slots of a message, one for each call."""
+    calls = calls_of(message)
+    return list(map(Slot, calls, result_ids(message) if message.id else [""] * len(calls)))
 
 
 def answers_in(messages: Sequence[BaseMessage]) -> dict[str, ToolMessage]:

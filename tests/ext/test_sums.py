@@ -22,8 +22,10 @@ from convstore.cli.sums import _show as show
 from convstore.edges import each_conversation
 from convstore.exceptions import InvalidInputError
 from convstore.ext.inspector import inspector
+from convstore.ext.model_calls import Calls
 from convstore.ext.sums import GroupSum, Sums, ToolSum, by_tool, read_back_in
 from convstore.integration import log_of
+from convstore.messages.tool_calls import result_id
 from convstore.testing.samples import new_id, rag_turn
 from convstore.types import ConversationInfo, ConversationPage, StoredMessage
 from convstore.values.usage import Usage, check_prices, cost_of
@@ -147,6 +149,41 @@ async def test_the_log_and_a_page_of_messages_say_the_same(store: ConversationSt
         page = await chat.list_messages(limit=100)
         assert by_tool(log) == by_tool(page)
         assert read_back_in(log) == read_back_in(page) != set()
+
+
+def call_of(tool: str, id_: str) -> AIMessage:
+    """A call under an id that other runs give their calls, too."""
+    return AIMessage("", tool_calls=[{"name": tool, "args": {}, "id": "call_1"}], id=id_)
+
+
+async def test_results_count_for_the_calls_of_their_own_run(store: ConversationStore) -> None:
+    """Two runs at once that name their calls alike, and two steps of a run whose results come late."""
+    chat = store.conversation(user_id=new_id(), thread_id="t")
+    await chat.append([HumanMessage("A?", id="a"), call_of("search", "a1")])
+    await chat.append([HumanMessage("B?", id="b"), call_of("pay", "b1")])
+    nameless = ToolMessage("Down.", tool_call_id="call_1", status="error")
+    await chat.append(nameless, turn="a")
+    await chat.append(ToolMessage("Paid.", tool_call_id="call_1"), turn="b")
+    late = [
+        HumanMessage("C?", id="c"),
+        call_of("search", "c1"),
+        call_of("pay", "c2"),
+        ToolMessage("x", tool_call_id="call_1", id=result_id("c1", "call_1"), status="error"),
+        ToolMessage("y", tool_call_id="call_1", id=result_id("c2", "call_1")),
+    ]
+    await chat.append(late)
+    page = await chat.list_messages(limit=100)
+    failed = {tool.name: tool.failed for tool in by_tool(page)}
+    assert failed == {"search": 2, "pay": 0}
+    calls = Calls(page, None)
+    assert {call.message_id: call.failed for call in calls.all} == {
+        "a1": 1,
+        "b1": 0,
+        "c1": 1,
+        "c2": 0,
+    }
+    pairs = {(tool.caller, tool.result) for tool in calls.tools().values()}
+    assert pairs == {(2, 5), (4, 6), (8, 10), (9, 11)}
 
 
 async def test_the_page_goes_on_to_the_oldest(
