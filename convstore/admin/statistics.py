@@ -9,7 +9,7 @@ from datetime import date
 from convstore.mongo.heads import Heads, ListedHead
 from convstore.mongo.keys import ANNOTATIONS, DRAFTS, LOG, SEARCH, SUMMARIES, is_conversation_id
 from convstore.mongo.parallel import in_parallel
-from convstore.mongo.statistics import Amount, Statistics
+from convstore.mongo.statistics import DailySize, Statistics
 from convstore.values.plain import slices
 from convstore.values.reports import Growth, StoreStats
 from convstore.values.scope import Scope
@@ -50,9 +50,9 @@ class StatsReader:
             update={"bytes": _bytes(amounts), "growth": _growth(heads, amounts)}
         )
 
-    async def _amounts(self, ids: Sequence[str] | None) -> list[Amount]:
+    async def _amounts(self, ids: Sequence[str] | None) -> list[DailySize]:
         """Measure the collections, for all conversations or for each of some."""
-        amounts = list[Amount]()
+        amounts = list[DailySize]()
         if ids is None:
             for collection in _COLLECTIONS:
                 amounts += await self._statistics.amounts(collection, None)
@@ -89,7 +89,7 @@ def _saved_by_budget(
     return sum(max(0, view - budget) for view in views)
 
 
-def _bytes(amounts: Sequence[Amount]) -> dict[str, int]:
+def _bytes(amounts: Sequence[DailySize]) -> dict[str, int]:
     """Return the sizes by kind."""
     sizes: dict[str, int] = dict.fromkeys(_KINDS, 0)
     for amount in amounts:
@@ -97,7 +97,7 @@ def _bytes(amounts: Sequence[Amount]) -> dict[str, int]:
     return sizes
 
 
-def _growth(heads: Sequence[ListedHead], amounts: Sequence[Amount]) -> list[Growth]:
+def _growth(heads: Sequence[ListedHead], amounts: Sequence[DailySize]) -> list[Growth]:
     """Return the growth on each day with a new conversation or entry, in order."""
     conversations = Counter(head.head.created_at.date() for head in heads if not head.damage)
     messages = Counter[date]()

@@ -95,7 +95,7 @@ class State:
         failures: Number of failed summaries since the last successful one.
         wait_until: After a failure, the time of the next attempt.
         views: Records of views, by the key of the policy.
-        moves: Number of moves of all records.
+        moves: Number of moves of all records so far.
         system: The leading system messages, None if they are unknown.
         changes: In a restored state, the changes of the current summary: the log's last entry at that time, and the
             token.

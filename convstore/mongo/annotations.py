@@ -1,6 +1,6 @@
-"""Read and write the ``annotations`` collection: what the application keeps next to the log.
+"""Read and write the ``annotations`` collection: data that the application stores next to the log.
 
-There is a document for each message with annotations, and one for the state of the conversation, which has a revision.
+Each message with annotations has a document. The application's state of a conversation is one more, with a revision.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Annotations:
         removed: Iterable[str],
         at: datetime,
     ) -> None:
-        """Set some values of a message and remove others; the rest stays, as `find` read it. One command.
+        """Set some values of a message and remove others; all other values are kept. One command.
 
-        Each value has a checksum, and `names` lists them all, so that a value cannot vanish unnoticed.
+        Each value has a checksum, and `names` lists all values, so that the loss of one is detected.
         """
         fields = {"conversation": conversation, "ordinal": ordinal, "at": at}
         change: dict[str, Any] = {"$set": stamped(fields, "annotation")}
@@ -53,7 +53,7 @@ class Annotations:
         await self._annotations.update(query, change, upsert=True)
 
     async def find(self, conversation: str, ordinals: Sequence[int]) -> dict[int, dict[str, str]]:
-        """Return the annotations of messages by ordinal. One command, or no command without messages."""
+        """Return the annotations of messages by ordinal. One command, or no command if there are no ordinals."""
         if not ordinals:
             return {}
         keys = [annotation_id(conversation, ordinal) for ordinal in ordinals]
@@ -61,9 +61,9 @@ class Annotations:
         return dict(map(values_in, await self._annotations.find(query)))
 
     async def find_named(self, conversations: Sequence[str], name: str) -> list[tuple[str, str]]:
-        """Return the annotations with a name of all messages of conversations: conversation and value.
+        """Return conversation and value of each annotation with a name, for all messages of some conversations.
 
-        Damaged ones are left out. One command for each thousand conversations.
+        Damaged annotations are left out. One command for each thousand conversations.
         """
         found = list[tuple[str, str]]()
         for batch in slices(conversations, _BATCH):
@@ -78,13 +78,13 @@ class Annotations:
         return found
 
     async def find_state(self, conversation: str) -> tuple[int, str]:
-        """Return revision and text of the state of a conversation; 0 and "" without a state. One command."""
+        """Return revision and text of the application's state; 0 and "" if it was never written. One command."""
         query = {"_id": application_state_id(conversation), "conversation": conversation}
         found = await self._annotations.find_one(query)
         return (0, "") if found is None else state_in(found)
 
     async def write_state(self, conversation: str, text: str, *, after: int, at: datetime) -> bool:
-        """Write the state that follows a revision; False if that is not the stored one. One command."""
+        """Write the state that follows the revision `after`; False if another revision is stored. One command."""
         key = application_state_id(conversation)
         revision = after + 1
         fields = {"conversation": conversation, "revision": revision, "at": at}
@@ -101,7 +101,11 @@ def _keys_of(conversation: str) -> dict[str, str]:
 
 
 def state_in(document: Document) -> tuple[int, str]:
-    """Return revision and text of a state; CorruptDocumentError or SchemaVersionError if it cannot be read."""
+    """Return revision and text of a state.
+
+    Raises:
+        CorruptDocumentError, SchemaVersionError: The document is damaged, or a newer convstore wrote it.
+    """
     check_version(document, "annotation")
     with reading(document, ANNOTATIONS):
         key = stored_text(document["_id"])
@@ -112,7 +116,11 @@ def state_in(document: Document) -> tuple[int, str]:
 
 
 def values_in(document: Document) -> tuple[int, dict[str, str]]:
-    """Return the ordinal of a message and its annotations; CorruptDocumentError or SchemaVersionError if it cannot."""
+    """Return the ordinal of a message and its annotations.
+
+    Raises:
+        CorruptDocumentError, SchemaVersionError: The document is damaged, or a newer convstore wrote it.
+    """
     check_version(document, "annotation")
     with reading(document, ANNOTATIONS):
         ordinal = stored_number(document["ordinal"])
@@ -120,7 +128,7 @@ def values_in(document: Document) -> tuple[int, dict[str, str]]:
             raise ValueError("the key, the conversation and the ordinal do not agree")
         values = document.get("values", {})
         if document.get("names", {}) != dict.fromkeys(values, True):
-            raise ValueError("its values are not those that it names")
+            raise ValueError("its values do not match its list of names")
         return ordinal, {
             name: unsealed(text, document["_id"], name) for name, text in values.items()
         }

@@ -1,4 +1,4 @@
-"""The types of PyMongo's values, which tools that read MongoDB have in their artifacts."""
+"""Register the types of PyMongo's values, which tools that read MongoDB have in their artifacts."""
 
 from __future__ import annotations
 

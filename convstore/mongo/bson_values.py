@@ -1,7 +1,7 @@
 """Convert plain values to BSON and back, and refuse values of another type than was stored.
 
-Text with lone surrogates is stored as bytes. Any field of a damaged or hand-edited document may hold any value. The
-functions then raise TypeError, and callers turn it into an error that names the document.
+Text with lone surrogates is stored as bytes. A field of a damaged or hand-edited document may have any value. The
+functions then raise TypeError, and callers convert it to an error that names the document.
 """
 
 from __future__ import annotations
@@ -46,12 +46,16 @@ def encoded(document: dict[str, Any]) -> bytes:
 
 
 def sealed(text: str, *owner: str) -> list[str | bytes]:
-    """Return a text that nothing derives, with a checksum of it and of the names of its document and field."""
+    """Return a text that cannot be derived, with a checksum of the text and of its owner: document and field."""
     return [to_stored(text), digest_of("\n".join([*owner, text]))[:_SEAL_BYTES]]
 
 
 def unsealed(value: Any, *owner: str) -> str:
-    """Return the text that `sealed` was given; a ValueError or TypeError if it is damaged or of another owner."""
+    """Return the text that `sealed` stored.
+
+    Raises:
+        ValueError, TypeError: The value is damaged, or belongs to another owner.
+    """
     stored, seal = stored_list(value)
     if sealed(text := from_stored(stored), *owner)[1] != seal:
         raise ValueError("it does not match its checksum")
@@ -59,7 +63,7 @@ def unsealed(value: Any, *owner: str) -> str:
 
 
 def from_stored(stored: str | bytes) -> str:
-    """Return the text that `to_stored` was given."""
+    """Return the text that `to_stored` converted."""
     return (
         stored if isinstance(stored, str) else stored_bytes(stored).decode("utf-8", "surrogatepass")
     )
@@ -67,7 +71,7 @@ def from_stored(stored: str | bytes) -> str:
 
 @contextmanager
 def reading(document: Mapping[str, Any], collection: str = "log") -> Iterator[None]:
-    """Turn errors about the values of a document into a CorruptDocumentError that names it."""
+    """Convert errors about the values of a document to a CorruptDocumentError that names the document."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -77,7 +81,7 @@ def reading(document: Mapping[str, Any], collection: str = "log") -> Iterator[No
 
 
 def wrong_with(error: Exception) -> str:
-    """Say what an error about the values of a document means for its reader.
+    """Return the text of an error about the values of a document, for its reader.
 
     >>> wrong_with(KeyError("conversation")), wrong_with(ValueError("the key does not match the scope"))
     ("its field 'conversation' is missing", 'the key does not match the scope')

@@ -1,6 +1,6 @@
-"""Send commands to one collection; errors of the driver become ours.
+"""Send commands to one collection; errors of the driver become those of convstore.
 
-Every collection except ``heads`` keeps a conversation in one range of ``_id``.
+Every collection except ``heads`` has the documents of a conversation in one range of ``_id``.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ async def closing(cursor: Any) -> AsyncGenerator[Any, None]:
 
 
 class Collection:
-    """Commands on the collection with a name; each method is one command, unless it says otherwise.
+    """Commands on the collection with a name; each method is one command, unless its docstring says otherwise.
 
-    `driver_collection` is for commands that it lacks. With `raw`, documents are returned as undecoded BSON.
+    `driver_collection` is for commands that have no method here. With `raw`, documents are returned as undecoded BSON.
     """
 
     def __init__(self, driver: Driver, name: str, *, raw: bool = False) -> None:
@@ -67,7 +67,7 @@ class Collection:
                 batch_size=size,
                 **self.read_limit,
             )
-            # a failover, say; nothing was returned yet, so the read begins again
+            # as after a failover; no document was returned yet, so the read begins again
             try:
                 documents: list[Document] = await found.to_list(None)
             except CursorNotFound:
@@ -77,7 +77,7 @@ class Collection:
     async def aggregate(
         self, pipeline: Sequence[Document], *, is_long: bool = False
     ) -> list[Document]:
-        """Return the documents that a pipeline gives, if `is_long` without a time limit. One command up to 16 MB."""
+        """Return the results of a pipeline; with `is_long` there is no time limit. One command up to 16 MB."""
         options = {} if is_long else {"maxTimeMS": int(COMMAND_SECONDS * 1_000)}
         async with driver_errors(seconds=None if is_long else COMMAND_SECONDS):
             found = self.driver_collection.aggregate(
@@ -97,7 +97,7 @@ class Collection:
     async def each(
         self, query: Document, *, order: Sequence[tuple[str, int]]
     ) -> AsyncGenerator[Document, None]:
-        """Yield the documents that a filter matches, those of one answer at a time in memory. One command or more."""
+        """Yield the documents that a filter matches, with one batch at a time in memory. One command or more."""
         async with (
             driver_errors(seconds=None),
             closing(
@@ -127,7 +127,7 @@ class Collection:
         return True
 
     async def update(self, query: Document, change: Any, *, upsert: bool = False) -> bool:
-        """Update or insert a document, as a mapping or a pipeline says; False if neither happened."""
+        """Update or insert a document by a mapping or a pipeline; False if the filter matched nothing."""
         async with driver_errors():
             try:
                 result = await self.driver_collection.update_one(dict(query), change, upsert=upsert)
@@ -145,7 +145,7 @@ class Collection:
         after: bool = False,
         upsert: bool = False,
     ) -> Document | None:
-        """Update a document and return it as it was before, or is `after`; None if the filter matched nothing."""
+        """Update a document and return it as it was before, or with `after` as it is now; None if nothing matched."""
         returned = ReturnDocument.AFTER if after else ReturnDocument.BEFORE
         update = partial(
             self.driver_collection.find_one_and_update, dict(query), change, fields, upsert=upsert

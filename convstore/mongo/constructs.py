@@ -1,8 +1,8 @@
-"""List the constructs that the store asks of a server, each with a check that tries it.
+"""List the constructs that the store needs on a server, each with a check that tries it.
 
-A check sends what the store sends, to the collections of a `Workbench`, and compares the answer.
-It uses the store's own commands where that is possible, so that the two cannot drift apart. A test
-compares the operators of this room with those that are tried here.
+A check sends the commands of the store to the collections of a `Workbench`, and compares the answer.
+It uses the store's own code where that is possible, so that the two cannot drift apart. A test
+compares the operators in this room with those that are tried here.
 """
 
 from __future__ import annotations
@@ -37,22 +37,23 @@ Check = Callable[[Workbench], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Construct:
-    """Something that the store asks of a server.
+    """A command, operator or option that the store needs on a server.
 
     Attributes:
         name: Its name in reports.
-        check: Tries it. A `StoreError` is a refusal, a `DifferentAnswerError` a wrong answer.
-        instead: What the store does on a server without it; "" if nothing replaces it.
-        falls: What does not hold on a server without it, where nothing replaces it.
-        after: Name of a construct without which it cannot be tried; "" if there is none.
-        replaced_if: What makes the store use the replacement: nothing special, a refusal, or one
-            by a code that it knows (`driver.is_refusal`).
+        check: Tries it. It raises a `StoreError` if the server refuses the construct, a
+            `DifferentAnswerError` after a wrong answer.
+        replacement: What the store uses on a server without it; "" if it has no replacement.
+        consequence: What fails on a server without it, if it is not replaced.
+        after: Name of a construct without which it cannot be tried, or "".
+        replaced_if: Condition under which the store uses the replacement: always, after a refusal,
+            or only after a refusal with a known code (`driver.is_refusal`).
     """
 
     name: str
     check: Check
-    instead: str = ""
-    falls: str = ""
+    replacement: str = ""
+    consequence: str = ""
     after: str = ""
     replaced_if: Literal["lacking", "refused", "refused by a known code"] = "lacking"
 
@@ -227,7 +228,7 @@ async def _ranges(bench: Workbench) -> None:
 
 
 async def _descending_bounds(bench: Workbench) -> None:
-    # Keys that exist, unlike those of `entry_range`: only they show if a bound is included.
+    # Unlike the bounds of `entry_range` these keys exist: only so the check sees if a bound is included.
     low = entry_id(bench.owner, 1)
     high = entry_id(bench.owner, 3)
     found = await bench.log.find(within(bench.owner, low, high), order=NEWEST_FIRST)
@@ -324,86 +325,94 @@ CREATION = (
         "a collection with an index on its key: cold reads need 2.5 times the cache",
     ),
 )
-"""Construct that is tried first, because it creates the collections of all other checks."""
+"""Constructs that are tried first, because their checks create the collections of all other checks."""
 
 _PARTIAL = "partial indexes"
 _MEASURED_CLOCK = "leases and sweeps go by the server's clock as measured through hello"
 _NO_SETUP = "setup() fails, so there is no store"
 
 CONSTRUCTS = (
-    Construct(_PARTIAL, _indexes, falls=_NO_SETUP),
+    Construct(_PARTIAL, _indexes, consequence=_NO_SETUP),
     Construct(
         "unique partial indexes over arrays",
         _unique_ids,
-        falls="promise 2: an append that two processes repeat may be stored twice",
+        consequence="promise 2: an append that two processes repeat may be stored twice",
         after=_PARTIAL,
     ),
-    Construct("unique keys", _unique_keys, falls="promise 3: two processes may write one entry"),
-    Construct("index keys of 1 KB", _long_values, falls="scope values of 512 bytes are refused"),
+    Construct(
+        "unique keys", _unique_keys, consequence="promise 3: two processes may write one entry"
+    ),
+    Construct(
+        "index keys of 1 KB", _long_values, consequence="scope values of 512 bytes are refused"
+    ),
     Construct(
         "indexes for $exists",
         _plans,
-        falls="promise 6: a read may examine a whole conversation, or the whole collection",
+        consequence="promise 6: a read may examine a whole conversation, or the whole collection",
         after=_PARTIAL,
     ),
     Construct(
         "ordered batches with majority and journal",
         _ordered_batches,
-        falls="promises 1 and 9: an append may be seen in part, or lost",
+        consequence="promises 1 and 9: an append may be seen in part, or lost",
     ),
-    Construct("documents of 1 MB", _large_entries, falls="large messages and results are refused"),
-    Construct("upserts", _upserts, falls="no conversation can be begun"),
+    Construct(
+        "documents of 1 MB", _large_entries, consequence="large messages and results are refused"
+    ),
+    Construct("upserts", _upserts, consequence="no conversation can be begun"),
     Construct(
         "conditional updates",
         _conditions,
-        falls="promise 5: turns, views and summaries of two processes overwrite each other",
+        consequence="promise 5: turns, views and summaries of two processes overwrite each other",
     ),
     Construct(
         "pipeline updates with $$NOW",
         _clock_in_updates,
         _MEASURED_CLOCK,
-        falls=_NO_SETUP,
+        consequence=_NO_SETUP,
         replaced_if="refused by a known code",
     ),
     Construct(
         "filters with $$NOW",
         _clock_in_filters,
         _MEASURED_CLOCK,
-        falls=_NO_SETUP,
+        consequence=_NO_SETUP,
         replaced_if="refused by a known code",
     ),
-    Construct("range deletions", _deletions, falls="promise 10: nothing can be deleted"),
-    Construct("range reads with majority", _ranges, falls="promise 3: nothing can be loaded"),
+    Construct("range deletions", _deletions, consequence="promise 10: nothing can be deleted"),
+    Construct("range reads with majority", _ranges, consequence="promise 3: nothing can be loaded"),
     Construct(
         "exact bounds of descending scans",
         _descending_bounds,
         "no read ends at a key that exists, so that its bounds do not matter (SERVER-121822)",
     ),
-    Construct("cursors", _cursors, falls="exports and long searches fail"),
-    Construct("filters with $elemMatch and $not", _filters, falls="turns and deletions fail"),
-    Construct("filters with patterns", _patterns, falls="ids are not found by their beginning"),
-    Construct("counts", _counts, falls="`dry_run=True` of deletions fails"),
-    Construct("distinct", _distinct, falls="lost conversations are not found"),
+    Construct("cursors", _cursors, consequence="exports and long searches fail"),
+    Construct("filters with $elemMatch and $not", _filters, consequence="turns and deletions fail"),
+    Construct(
+        "filters with patterns", _patterns, consequence="ids are not found by their beginning"
+    ),
+    Construct("counts", _counts, consequence="`dry_run=True` of deletions fails"),
+    Construct("distinct", _distinct, consequence="lost conversations are not found"),
     Construct(
         "$lookup with a pipeline",
         _joins,
         "one more command for each listed conversation",
-        falls="conversations cannot be listed",
+        consequence="conversations cannot be listed",
         replaced_if="refused",
     ),
     Construct(
         "$bsonSize",
         _sizes,
         "`store.stats` reads the documents to measure them",
-        falls="`store.stats` fails, but with sizes=False",
+        consequence="`store.stats` fails, but with sizes=False",
         replaced_if="refused by a known code",
     ),
     Construct("change streams", _changes, "watched conversations are read once a second"),
     Construct(
         "listCollections and listIndexes",
         _schema,
-        falls="setup() and the doctor fail",
+        consequence="setup() and the doctor fail",
         after=_PARTIAL,
     ),
-    Construct("collStats", _file_options, falls="`convstore doctor` without --server fails"),
+    Construct("collStats", _file_options, consequence="`convstore doctor` without --server fails"),
 )

@@ -1,7 +1,7 @@
 """Copy the documents of a conversation under another id, up to an entry.
 
-Nobody finds a copy before it has a head. Until then it has a tombstone, by which the sweep of deleted conversations
-removes a copy that was given up.
+A copy cannot be found before it has a head. Until then it has a tombstone, so that the sweep of deleted conversations
+removes a copy that was abandoned.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MOST_BYTES = 16_000_000
 
 
 class Copies:
-    """Commands that copy documents of one conversation: two for each thousand of a kind, or 16 MB."""
+    """Commands that copy documents of one conversation: two for each thousand documents of a kind, or 16 MB."""
 
     def __init__(self, driver: Driver) -> None:
         self._log = Collection(driver, LOG)
@@ -44,7 +44,7 @@ class Copies:
         self._annotations = Collection(driver, ANNOTATIONS)
 
     async def last_shown(self, conversation: str) -> Totals:
-        """Return the totals of the last entry that is of no hidden variant, zeros if there is none. One command."""
+        """Return the totals of the last entry that does not belong to a hidden variant, or zeros. One command."""
         query = {
             **within(conversation, *entry_range(conversation)),
             field_of(BRANCH): {"$exists": False},
@@ -72,13 +72,13 @@ class Copies:
         await self._chunks(source, target, keys)
 
     async def chunks(self, source: str, target: str, entries: Iterable[Entry]) -> None:
-        """Copy the chunks of some entries; those that were copied before stay."""
+        """Copy the chunks of some entries; chunks that were copied before are kept."""
         documents = (entry_document(source, entry) for entry in entries)
         keys = {key for document in documents for key in _chunks_of(source, document)}
         await self._chunks(source, target, keys)
 
     async def _chunks(self, source: str, target: str, keys: Set[str]) -> None:
-        if keys:  # nearly all of the range, as tokens begin with the time
+        if keys:  # the range has few other chunks, because tokens begin with the time
             chunks = within(source, min(keys), f"{max(keys)}$")
             await _copy(
                 self._raw_log, chunks, target, lambda chunk: {} if chunk["_id"] in keys else None
@@ -100,22 +100,23 @@ class Copies:
         return await self._annotations.find_one(query, {"_id": 1}) is not None
 
     async def move_annotations(
-        self, source: str, target: str, places: Mapping[int, int], *, since: datetime
+        self, source: str, target: str, ordinals: Mapping[int, int], *, since: datetime
     ) -> None:
-        """Copy the annotations since a date of the messages in `places`, which gives their ordinals in the copy.
+        """Copy the annotations since a date of messages; `ordinals` has the ordinal in the copy for each ordinal.
 
-        The state of the application is copied, too. The later one of two stays. Two commands for each document.
+        The state of the application is copied, too. If the copy has a document already, the later one is kept. Two
+        commands for each document.
         """
         query = within(source) | {"at": {"$gte": since}}
         async with aclosing(self._annotations.each(query, order=BY_KEY)) as documents:
             async for document in documents:
-                place = places.get(document.get("ordinal", 0), 0)
-                if not place and document["_id"] != application_state_id(source):
+                ordinal = ordinals.get(document.get("ordinal", 0), 0)
+                if not ordinal and document["_id"] != application_state_id(source):
                     continue
                 moved = {
                     **document,
                     "conversation": target,
-                    **_moved_annotation(document, target, place),
+                    **_moved_annotation(document, target, ordinal),
                 }
                 if not await self._annotations.insert(moved):
                     older = {
@@ -127,7 +128,7 @@ class Copies:
 
 
 def _moved_annotation(document: Document, target: str, ordinal: int) -> dict[str, Any]:
-    """Return the changed fields of the annotations of a message, or of the application's state: checksums name it."""
+    """Return the changed fields of annotations or of the application's state, with checksums for the new key."""
     if "state" in document:
         key = application_state_id(target)
         revision = str(document["revision"])
@@ -142,7 +143,7 @@ def _moved_annotation(document: Document, target: str, ordinal: int) -> dict[str
 
 
 def _chunks_of(source: str, entry: Document) -> Iterator[str]:
-    """Return the keys of the chunks that an entry names."""
+    """Return the keys of the chunks that an entry refers to."""
     refs = [message["payload"] for message in entry.get("messages", ()) if "payload" in message]
     for ref in (*refs, *payloads_in(entry.get("facts"))):
         for index in range(len(ref["ends"])):
@@ -155,7 +156,7 @@ async def _copy(
     target: str,
     changes: Callable[[Document], dict[str, Any] | None],
 ) -> int:
-    """Copy documents with some changes, except where they are None; return how many were copied, or had been."""
+    """Copy documents with `changes`, which returns None to skip one; return the number, including earlier copies."""
     batch = list[dict[str, Any]]()
     size = 0
     copied = 0

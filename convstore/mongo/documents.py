@@ -1,6 +1,6 @@
-"""Convert entries and totals to documents and back; sends nothing.
+"""Convert entries and totals to documents and back; this module sends no command.
 
-The documents of ``log``, whose order of keys `keys` explains::
+The documents of ``log``; `keys` explains the order of their keys::
 
     <conversation>#<token>#<chunk>   {conversation, data}                       a chunk of a payload
     <conversation>:<entry number>    {conversation, first, count, at, messages, totals, after, sources, lookup, facts}
@@ -53,11 +53,11 @@ LEAN = {"sources": 0, "lookup": 0, "kept_source_ids": 0, "totals.preview": 0, **
 """Projection that drops the fields of an entry that few readers use."""
 
 NO_MESSAGES = {"messages": 0, "sources": 0, "lookup": 0, **LEFT_OUT}
-"""Projection that drops the messages of an entry, and what belongs to them."""
+"""Projection that drops the messages of an entry, their sources and look-up values."""
 
 
 def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
-    """Return the document of an entry, whose texts may have lone surrogates: see `bson_values.encoded`."""
+    """Return the document of an entry; its texts may have lone surrogates, see `bson_values.encoded`."""
     number = entry.totals.entries
     last = entry.totals.messages
     document: dict[str, Any] = {
@@ -90,7 +90,7 @@ def entry_document(conversation: str, entry: Entry) -> dict[str, Any]:
 
 
 def lookup_of(entry: Entry) -> list[Key]:
-    """Return the values by which an index finds an entry: calls, turns, blocks of source ids, and its facts' own."""
+    """Return the look-up values of an entry: calls, earlier turns, blocks of source ids, and keys of facts."""
     calls = dict.fromkeys(message.call for message in entry.messages if message.call)
     turns = map(messages_of_turn, sorted(turns_before(entry)))
     sources = [source.id for source in entry.sources]
@@ -101,17 +101,19 @@ def lookup_of(entry: Entry) -> list[Key]:
 
 
 def messages_of_turn(question: int) -> str:
-    """Return the value by which entries are found that have messages of a turn after a later question."""
+    """Return the look-up value of entries with messages of a turn that are later than the next question."""
     return f"turn {question}"
 
 
 def entry_from(
     document: Mapping[str, Any], known: Entry | None = None, *, has_messages: bool = False
 ) -> Entry:
-    """Return the entry that a document holds, or `known` if it is the same.
+    """Return the entry in a document, or `known` if it is the same entry.
 
-    A projection may have left out its sources and, unless `has_messages`, its messages. Damage is a
-    CorruptDocumentError.
+    A projection may have left out its sources and, unless `has_messages` is true, its messages.
+
+    Raises:
+        CorruptDocumentError: The document is damaged.
     """
     try:
         totals = document["totals"] if known else {}
@@ -170,7 +172,7 @@ def _check_index_fields(entry: Entry, document: Mapping[str, Any]) -> None:
 
 
 def _check_lookup(entry: Entry, stored: Any) -> None:
-    """Compare the look-up values of an entry; those that are left over are of facts of a newer convstore."""
+    """Compare the look-up values of an entry; unexpected ones belong to facts of a newer convstore."""
     expected = lookup_of(entry)
     if stored == expected:
         return
@@ -178,7 +180,7 @@ def _check_lookup(entry: Entry, stored: Any) -> None:
     entry.facts = with_unknown_keys(entry.facts, others)
     if sorted(map(repr, stored)) != sorted(map(repr, lookup_of(entry))):
         raise ValueError(
-            "`lookup` does not match what the entry holds, so the index misses or misplaces it"
+            "`lookup` does not match the contents of the entry, so the index misses or misplaces it"
         )
 
 
@@ -190,7 +192,7 @@ _MESSAGE_FIELDS = itemgetter("id", "type", "body", "digest", "tokens", "view_tok
 
 
 def _message_documents(messages: Sequence[EntryMessage]) -> list[dict[str, Any]]:
-    """Return messages in the form that entries store; each has its turn unless that is the one before it has."""
+    """Return messages in the form that entries store; the turn is left out if it equals that of the message before."""
     documents = list[dict[str, Any]]()
     before = -1
     for message in messages:
@@ -204,19 +206,19 @@ def _message_documents(messages: Sequence[EntryMessage]) -> list[dict[str, Any]]
 def messages_from(
     documents: Sequence[Mapping[str, Any]], first: int, entry: str
 ) -> tuple[EntryMessage, ...]:
-    """Return the messages of the entry with a key, the first of which has an ordinal."""
+    """Return the messages of the entry with a key; `first` is the ordinal of the first message."""
     messages = list[EntryMessage]()
     turn = 0
     for ordinal, document in enumerate(documents, first):
         turn = document["turn"] if ordinal == first else document.get("turn", turn)
         if type(turn) is not int or not 0 <= turn <= ordinal:
-            raise ValueError("the turn of a message is no question before it")
+            raise ValueError("the turn of a message is not the ordinal of an earlier question")
         messages.append(message_from(document, ordinal, entry, turn))
     return tuple(messages)
 
 
 def message_document(message: EntryMessage) -> dict[str, Any]:
-    """Return a message in the form that entries store, but for its turn; its texts may have lone surrogates."""
+    """Return a message in the form that entries store, without its turn; its texts may have lone surrogates."""
     document: dict[str, Any] = {
         "id": message.id,
         "type": message.type,
@@ -247,7 +249,7 @@ def message_document(message: EntryMessage) -> dict[str, Any]:
 
 
 def message_from(document: Mapping[str, Any], ordinal: int, entry: str, turn: int) -> EntryMessage:
-    """Return the message that `message_document` wrote, which has an ordinal and a turn in the entry with a key."""
+    """Return the message that `message_document` wrote, with its ordinal, the key of its entry, and its turn."""
     id_, type_, body, digest, tokens, view_tokens = _MESSAGE_FIELDS(document)
     get = document.get
     if type_ not in MESSAGE_TYPES:
@@ -261,7 +263,9 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str, turn: in
         content_digest = stored_bytes(found, length=CONTENT_DIGEST_BYTES)
     tokens, view_tokens, unseen = stored_numbers((tokens, view_tokens, get("unseen", 0)))
     if unseen >= ordinal:
-        raise ValueError("a message was written by a model that had seen less than nothing")
+        raise ValueError(
+            "the messages that a model had not seen are more than those before its own"
+        )
     payload = get("payload")
     stub = get("stub")
     tool = get("tool", "")
@@ -298,14 +302,22 @@ def message_from(document: Mapping[str, Any], ordinal: int, entry: str, turn: in
 
 
 def _is_judged(document: Mapping[str, Any], id_: str) -> bool:
-    """Return True if the application said whether a result failed, which nothing derives."""
+    """Check the sealed decision of the application if a result failed, and return True.
+
+    Raises:
+        ValueError: The result is marked otherwise.
+    """
     if unsealed(document["judged"], id_) != str("failed" in document):
-        raise ValueError("it is marked as failed or not, against what the application said")
+        raise ValueError("its mark as failed does not match the decision of the application")
     return True
 
 
 def entry_bytes(conversation: str, entry: Entry) -> bytes:
-    """Return the document of an entry in BSON; raise a BatchTooLargeError for one that is too large."""
+    """Return the document of an entry in BSON.
+
+    Raises:
+        BatchTooLargeError: It is larger than 1 MB.
+    """
     data = encoded(entry_document(conversation, entry))
     if len(data) > ENTRY_BYTES:
         raise BatchTooLargeError(
@@ -316,7 +328,7 @@ def entry_bytes(conversation: str, entry: Entry) -> bytes:
 
 
 def _way_out_of_size(entry: Entry, limit: int) -> str:
-    """Return what to do about an entry whose document exceeds a limit of bytes."""
+    """Return the advice for a batch whose entry exceeds a limit of bytes."""
     sizes = {message.id: bytes_of(message.body) for message in entry.messages}
     largest = max(sizes, key=sizes.__getitem__, default="")
     if largest and sizes[largest] > limit // 2:

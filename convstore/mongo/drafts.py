@@ -27,9 +27,9 @@ class Draft(NamedTuple):
         turn: Id of its turn.
         owner: Token of the lease under which it is written.
         after: Ordinal of the log's last message before it.
-        text: What was said so far.
-        variant: Id of the variant that it belongs to, "" for the turn as it stands.
-        error: Class and first line of the error by which the run broke off, "" without one.
+        text: The text so far.
+        variant: Id of the variant that it belongs to, "" for the variant that is shown.
+        error: Class and first line of the error that ended the run, or "".
     """
 
     turn: str
@@ -40,28 +40,28 @@ class Draft(NamedTuple):
     error: str = ""
 
     def stands_at(self, turn: str, variant: str, after: int) -> bool:
-        """Return True if it is of a variant of a turn, and nothing was appended since."""
+        """Return True if it belongs to a variant of a turn, and no message was appended since."""
         return (self.turn, self.variant, self.after) == (turn, variant, after)
 
     def after_error(self, error: BaseException) -> Draft:
-        """Return it with the error by which the run broke off."""
+        """Return the draft with the error that ended the run."""
         return self._replace(error=_first_line(error))
 
 
 class Drafts:
-    """Commands on the ``drafts`` collection; each is one command, unless it says otherwise."""
+    """Commands on the ``drafts`` collection; each method is one command, unless its docstring says otherwise."""
 
     def __init__(self, driver: Driver) -> None:
         self._drafts = Collection(driver, DRAFTS)
 
     async def begin(self, conversation: str, draft: Draft) -> None:
-        """Write the first draft of a reply in place of any other, but for one that a newer convstore wrote."""
+        """Write the first draft of a reply; it replaces any other draft, unless a newer convstore wrote that."""
         query = _query(conversation) | readable("draft")
         fields = stamped(_fields(conversation, draft), "draft")
         await self._drafts.update(query, {"$set": fields}, upsert=True)
 
     async def write(self, conversation: str, draft: Draft) -> None:
-        """Replace the text of a draft; one that was replaced or deleted meanwhile stays so."""
+        """Replace the text of a draft, unless the draft was replaced or deleted meanwhile."""
         query = _query(conversation) | {"owner": draft.owner, "after": draft.after}
         await self._drafts.update(query, {"$set": _fields(conversation, draft)})
 
@@ -72,14 +72,14 @@ class Drafts:
         )
 
     async def find(self, conversation: str) -> Draft | None:
-        """Return the draft of a conversation; None if there is none, a newer one, or a damaged one: see `verify`."""
+        """Return the draft of a conversation, if there is one; a damaged or newer one is ignored."""
         with suppress(CorruptDocumentError):
             found = await self._drafts.find_one(_query(conversation) | readable("draft"))
             return None if found is None else draft_in(found)
         return None
 
     async def among(self, conversations: Sequence[str]) -> set[str]:
-        """Return those of some conversations that have a draft; one command for each thousand."""
+        """Return the conversations among some that have a draft; one command for each thousand."""
         found = set[str]()
         for batch in slices(conversations, _BATCH):
             keys = [draft_id(conversation) for conversation in batch]
@@ -90,7 +90,11 @@ class Drafts:
 
 
 def draft_in(document: Document) -> Draft:
-    """Return the draft of a document; raise a CorruptDocumentError if it is damaged."""
+    """Return the draft in a document.
+
+    Raises:
+        CorruptDocumentError: The document is damaged.
+    """
     with reading(document, DRAFTS):
         return Draft(
             *json.loads(unsealed(document["draft"], stored_text(document["conversation"])))
@@ -107,7 +111,7 @@ def _fields(conversation: str, draft: Draft) -> dict[str, Any]:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the class of an error and the first line of its text; of a group with one error, those of that."""
+    """Return the class of an error and the first line of its text; a group with one error counts as that error."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     try:

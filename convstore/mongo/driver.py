@@ -1,9 +1,9 @@
 """Wrap the database driver: PyMongo's async API, Motor or mongomock-motor.
 
 The three drivers share most of their API. The differences are handled here: how a client is opened and closed, features
-that the in-memory driver lacks, and errors, which become ours.
+that the in-memory driver lacks, and errors, which become those of convstore.
 
-The module is long because every difference between three drivers stands here and nowhere else.
+The module is long because it handles every difference between the three drivers, so that no other module has to.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ COMMAND_SECONDS = 40.0
 """Longest wait for one answer; longer than PyMongo's 30 s for finding a server, so that its error comes first."""
 
 SELECTION_SECONDS = 5.0
-"""Server selection timeout of a client that `open_client` makes, unless its address sets another one."""
+"""Server selection timeout of a client that `open_client` creates, unless its address sets another one."""
 
 JOIN = "join by a pipeline"
 DOCUMENT_SIZE = "size of documents"
@@ -67,7 +67,7 @@ DOCUMENT_SIZE = "size of documents"
 
 COMPRESSED: Mapping[str, Any] = {"wiredTiger": {"configString": "block_compressor=zstd"}}
 CLUSTERED: Mapping[str, Any] = {"key": {"_id": 1}, "unique": True}
-"""Options of new collections, for servers that have them."""
+"""Options of new collections, on servers that support them."""
 
 _CLOSING_SECONDS = 5.0
 DriverName = Literal["pymongo", "motor", "memory"]
@@ -81,16 +81,16 @@ _KNOWN: tuple[tuple[str, DriverName], ...] = (
 # Of PyMongo and of mongomock.
 _SYNCHRONOUS = frozenset({"Database", "MongoClient"})
 _CLUSTERED_SINCE = (5, 3)
-# The primary stepped down or shuts down; no majority to read from yet; a time limit of the server expired. A server
+# The primary stepped down or shuts down, a majority cannot be read yet, or a time limit of the server expired. A server
 # may also report these codes for single writes of a command, where the driver does not check them.
 _TRY_AGAIN = frozenset({91, 134, 189, 262, 10058, 10107, 11600, 11602, 13435, 13436})
-# Answers of servers that know a command, a stage, an operator or a variable less, as far as people report them:
+# Codes of servers that do not know a command, a stage, an operator or a variable, as far as they are reported:
 # BadValue, FailedToParse, TypeMismatch, CommandNotFound, InvalidOptions, CommandNotSupported, InvalidPipelineOperator,
 # NotImplemented, Amazon DocumentDB's two, undefined variable, join with a sharded collection, unknown stage and field.
 _REFUSALS = frozenset({2, 9, 14, 59, 72, 115, 168, 238, 303, 304, 17276, 28769, 40324, 40415})
 _EXISTS = 48
 DUPLICATE_KEY = 11000
-# One damaged value must not hide the documents that are read with it: a check of its type or its digest names it.
+# A damaged value is decoded anyway, so that the other documents of the read are returned; later checks report it.
 _OPTIONS = CodecOptions[Mapping[str, Any]](
     unicode_decode_error_handler="replace", datetime_conversion=DatetimeConversion.DATETIME_AUTO
 )
@@ -109,13 +109,13 @@ _NO_HOST = re.compile(
 
 
 class Driver:
-    """A database with its driver's differences hidden; made without I/O.
+    """A database, independent of its driver; creating it does no I/O.
 
     Attributes:
         name: The driver that the database belongs to.
         database: The caller's database object.
-        prefix: The beginning of the names of this store's collections; names of collections are given without it.
-        refused: The constructs that this server refuses, as far as it is known; others replace them.
+        prefix: The beginning of the names of this store's collections; methods take names without it.
+        refused: The constructs that this server is known to refuse; the store uses their replacements.
         times: Filters and updates with times.
     """
 
@@ -142,20 +142,20 @@ class Driver:
         self.times = Times(now or in_memory, clock, self.refused)
 
     async def hello(self) -> Mapping[str, Any]:
-        """Return what the server that takes writes says of itself. One command."""
+        """Return the ``hello`` reply of the primary. One command."""
         async with driver_errors():
             reply: Mapping[str, Any] = await self.database.command("hello")
         return reply
 
     def _connections(self) -> object:
-        """Return another value once the client has connected again: when it last heard of the server for writes."""
+        """Return a value that changes when the client has connected again: the update times of writable servers."""
         servers = self.database.client.topology_description.server_descriptions().values()
         return [server.last_update_time for server in servers if server.is_writable]
 
     def collection(self, name: str, *, raw: bool = False) -> Any:
-        """Return a collection with majority read and write concern, whatever options the caller's client has.
+        """Return a collection with majority read and write concern, independent of the options of the caller's client.
 
-        With `raw`, the documents that it returns are decoded later, by `decoded`; in memory they are never encoded.
+        With `raw`, its documents are undecoded BSON, see `decoded`; documents of the in-memory driver never are.
         """
         options: CodecOptions[Any] = _OPTIONS
         if self.name == "memory":
@@ -172,21 +172,21 @@ class Driver:
 
     @property
     def read_limit(self) -> dict[str, int]:
-        """Return the option that ends an abandoned read at the server, too."""
+        """Return the option that also ends an abandoned read on the server."""
         return {} if self.name == "memory" else {"max_time_ms": int(COMMAND_SECONDS * 1_000)}
 
     def limited(self) -> AbstractContextManager[object]:
-        """Send ``maxTimeMS`` with writes that may take long, unless the client does by its ``timeoutMS``."""
+        """Send ``maxTimeMS`` with writes that may take long, unless the client's ``timeoutMS`` does so already."""
         has_limit = self.name == "memory" or self.database.client.options.timeout is not None
         return nullcontext() if has_limit else pymongo.timeout(COMMAND_SECONDS)
 
     async def create_collection(self, name: str, *, clustered: bool = False) -> None:
-        """Make sure that a collection exists, with the options that this server has."""
+        """Create a collection if it is missing, with the options that this server supports."""
         async with driver_errors():
             if self.prefix + name in await self.database.list_collection_names():
                 return
             options = await self._options(clustered)
-            # Servers other than MongoDB's refuse some: the store works without, only the last refusal counts.
+            # Other servers than MongoDB's refuse some options, so creation is tried again without them.
             for refused in ((), ("storageEngine",), ("clusteredIndex",), tuple(options)):
                 allowed = {name: value for name, value in options.items() if name not in refused}
                 try:
@@ -207,7 +207,7 @@ class Driver:
         return tuple(version[:2]) >= _CLUSTERED_SINCE
 
     async def create_index(self, collection: str, index: Index) -> None:
-        """Make sure that an index exists; may take hours."""
+        """Create an index if it is missing; may take hours."""
         options: dict[str, Any] = {"name": index.name, "unique": index.unique}
         if self.name == "memory":
             if index.unique:
@@ -226,7 +226,7 @@ class Driver:
         """Yield the key of each document of some collections that changes, and "" at least once a second.
 
         Raises:
-            StoreError: There is no change stream: in memory, on a standalone server, or without the privilege.
+            StoreError: Change streams are not available: in memory, on a standalone server, or without the privilege.
         """
         if self.name == "memory":
             raise StoreError("the in-memory database has no change streams")
@@ -267,11 +267,11 @@ def size_of(document: Mapping[str, Any]) -> int:
 def open_client(uri: str, *, default: str = DEFAULT_DATABASE) -> tuple[Any, Any]:
     """Return a new client for an address and the database that it names, or the default one; no I/O.
 
-    It waits `SELECTION_SECONDS` for a server, unless the address has the option ``serverSelectionTimeoutMS``.
+    The client waits `SELECTION_SECONDS` for a server, unless the address has the option ``serverSelectionTimeoutMS``.
 
     Raises:
         InvalidInputError: The address cannot be opened; neither the message nor its cause quotes it.
-        MissingExtraError: ``memory://`` without mongomock-motor.
+        MissingExtraError: ``memory://`` needs mongomock-motor, which is not installed.
     """
     check_address(uri)
     if uri.startswith("memory://"):
@@ -307,10 +307,10 @@ def _refused(cause: Exception | None) -> str:
 
 
 def _warn_again(caught: Sequence[warnings.WarningMessage], uri: str) -> None:
-    """Repeat PyMongo's warnings about an address; one that quotes it is replaced by a general text."""
+    """Repeat PyMongo's warnings about an address; a warning that quotes the address is replaced by a general text."""
     for warning in caught:
         text = str(warning.message)
-        # The collector may close a socket of another client meanwhile; its address is no secret.
+        # A ResourceWarning may come from a socket of another client, whose address is not secret.
         if warning.category is not ResourceWarning and contains_part_of(text, uri):
             text = (
                 "an option of the address is unknown, deprecated or has an invalid value; "
@@ -321,21 +321,23 @@ def _warn_again(caught: Sequence[warnings.WarningMessage], uri: str) -> None:
 
 
 async def close_client(client: Any) -> None:
-    """Close a client that `open_client` made; of a server that does not answer, its sessions are not ended."""
+    """Close a client that `open_client` created; if the server does not answer, its sessions are not ended."""
     async with driver_errors():
         ended = client.close()
         if asyncio.iscoroutine(ended):
             try:
                 await asyncio.wait_for(ended, _CLOSING_SECONDS)
             except TimeoutError:
-                await client.close()  # without the sessions, which the first call has taken out
+                await (
+                    client.close()
+                )  # the first call has removed the sessions, so this one does not wait
 
 
 class driver_errors:  # noqa: N801 - used as a function; a generator takes three times as long
-    """Turn the driver's errors into ours, with the driver's as ``__cause__``, and limit the wait for an answer.
+    """Convert the driver's errors to those of convstore, with the original as ``__cause__``; limit the wait.
 
     A suspended server neither answers nor closes connections, so callers would hang without a limit. With
-    ``seconds=None`` the caller has to detect a dead server in another way.
+    ``seconds=None`` the caller has to detect such a server in another way.
     """
 
     def __init__(self, *, seconds: float | None = COMMAND_SECONDS) -> None:
@@ -363,7 +365,7 @@ def _not_a_database(value: object) -> str:
     name = type(value).__qualname__
     if name in _SYNCHRONOUS:
         return (
-            f"{name} is of a synchronous client, and a store awaits its database: pass "
+            f"{name} belongs to a synchronous client, and a store awaits its database: pass "
             'AsyncMongoClient(...)["app"] of PyMongo, with the same address, or call '
             "`await ConversationStore.connect(address)`"
         )
@@ -374,7 +376,7 @@ def _not_a_database(value: object) -> str:
 
 
 def _ours(error: BaseException) -> StoreError | None:  # noqa: PLR0911 - one for each kind
-    """Return our error for one of the driver or of a time limit; None for any other."""
+    """Return the error of convstore for an error of the driver or of a time limit; None for any other error."""
     if isinstance(error, ConnectionFailure | ExecutionTimeout | WTimeoutError | TimeoutError):
         reason = reason_of(error) or f"no answer in {duration(COMMAND_SECONDS)}"
         return StoreUnavailableError(
@@ -383,7 +385,7 @@ def _ours(error: BaseException) -> StoreError | None:  # noqa: PLR0911 - one for
         )
     if isinstance(error, InvalidOperation):
         return StoreClosedError(
-            f"the MongoDB client of this store is closed or was taken over ({error}); "
+            f"the MongoDB client of this store was closed or is used elsewhere ({error}); "
             "close the store before its client"
         )
     if isinstance(error, RuntimeError):
@@ -392,7 +394,7 @@ def _ours(error: BaseException) -> StoreError | None:  # noqa: PLR0911 - one for
         return MissingPrivilegeError(
             f"MongoDB does not permit the user of this store a command ({reason_of(error)}): grant "
             "it to the user; docs/operations.md has the roles for serving, migrating and checking. "
-            "Another server may lack the command: `convstore doctor --server` tells"
+            "A server other than MongoDB's may lack the command: check with `convstore doctor --server`"
         )
     if isinstance(error, PyMongoError | BSONError | OverflowError):
         return _refusal(error)
@@ -404,9 +406,9 @@ def _ours(error: BaseException) -> StoreError | None:  # noqa: PLR0911 - one for
 
 
 def _of_event_loop(text: str) -> StoreError | None:
-    """Return our error for a RuntimeError of asyncio with this text; None for one that is not about the client."""
+    """Return the error of convstore for a RuntimeError of asyncio about the client; None for any other."""
     if "Lock is not acquired" in text:
-        # A flaw of PyMongo under cancellations, before it sends anything.
+        # PyMongo raises this after some cancellations, before it sends a command.
         return StoreUnavailableError("a cancellation broke the search for the server; call again")
     if "loop" in text:
         return StoreError(
@@ -418,15 +420,16 @@ def _of_event_loop(text: str) -> StoreError | None:
 
 
 def is_refusal(error: StoreError) -> bool:
-    """Return True if the server does not know a command or a part of it; False for a lost connection, say."""
+    """Return True if the server does not know a command or a part of it; False for other errors."""
     cause = error.__cause__
     return isinstance(cause, OperationFailure) and not _REFUSALS.isdisjoint(_codes(cause))
 
 
 def taken_keys(error: BulkWriteError) -> list[int]:
-    """Return the indexes of the documents of a batch whose keys were taken; raise the error if it says anything else.
+    """Return the indexes of the documents of a batch whose keys were taken.
 
-    After an error of the write concern, what was written may still be rolled back.
+    Raises:
+        BulkWriteError: The error has other causes. After an error of the write concern, writes may be rolled back.
     """
     failures = error.details.get("writeErrors") or []
     is_other = any(failure["code"] != DUPLICATE_KEY for failure in failures)
@@ -452,7 +455,7 @@ def reason_of(error: Exception) -> str:
 
 
 def _refusal(error: Exception) -> StoreError:
-    """Return our error for a driver's error other than a lost connection."""
+    """Return the error of convstore for a driver's error other than a lost connection."""
     reason = reason_of(error)
     if isinstance(error, OperationFailure) and (error.code in _BAD_LOGIN or "bad auth" in reason):
         return StoreError(
@@ -473,7 +476,8 @@ def _refusal(error: Exception) -> StoreError:
         )
     if _is_undecided(error):
         return StoreUnavailableError(
-            f"MongoDB did not confirm a write, which may or may not last; repeat the call: {reason}"
+            "MongoDB did not confirm a write, which may or may not be durable; repeat the call: "
+            f"{reason}"
         )
     return StoreError(
         f"MongoDB refused a command of the store: {reason}{_server_hint(error, reason)}"
@@ -481,13 +485,13 @@ def _refusal(error: Exception) -> StoreError:
 
 
 def _server_hint(error: Exception, reason: str) -> str:
-    """Return advice for a refusal of a server that lacks something."""
+    """Return advice for a refusal of a server that lacks a feature."""
     if "retryable writes" in reason.lower():
         return "; add retryWrites=false to the address"
     if isinstance(error, OperationFailure) and not _REFUSALS.isdisjoint(_codes(error)):
         return (
             "; if the database was moved to this server, run `convstore migrate`, "
-            "which tries what the server lacks"
+            "which finds out what the server lacks"
         )
     return ""
 
@@ -499,7 +503,7 @@ def _dns_hint(reason: str) -> str:
 
 
 def _is_undecided(error: Exception) -> bool:
-    """Return True if a write may have happened without confirmation by the majority."""
+    """Return True if a write may have taken effect without confirmation by the majority."""
     if isinstance(error, WriteConcernError):
         return True
     if isinstance(error, BulkWriteError) and error.details.get("writeConcernErrors"):

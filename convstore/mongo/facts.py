@@ -1,4 +1,4 @@
-"""Store the facts of entries in the forms that their kinds give them, and read them back.
+"""Convert the facts of entries to their stored forms, as their kinds encode them, and back.
 
 All facts of an entry are in its field ``facts``, each under the name of its kind. Texts with lone surrogates are stored
 as bytes. A `Sealed` text has a checksum of itself, its kind and the link of its entry; the link is a random number that
@@ -32,7 +32,7 @@ from convstore.values.plain import with_leaves
 _Value = TypeVar("_Value")
 
 LEFT_OUT = {f"facts.{kind.name}": 0 for kind in KINDS.values() if not kind.is_loaded}
-"""Projection that drops the facts that no read of messages needs."""
+"""Projection that drops the facts that reads of messages do not need."""
 
 
 def field_of(kind: FactKind[Any]) -> str:
@@ -57,7 +57,7 @@ def facts_document(entry: Entry) -> dict[str, Any]:
 
 
 def facts_from(stored: Mapping[str, Any], totals: Totals) -> Facts:
-    """Return the facts of the entry with some totals."""
+    """Return the facts of an entry from their stored form and the entry's totals."""
     facts = dict[str, Any]()
     for name, value in stored.items():
         owner = (str(totals.link), name)
@@ -70,7 +70,7 @@ def facts_from(stored: Mapping[str, Any], totals: Totals) -> Facts:
 
 
 def fact_in(document: Mapping[str, Any], kind: FactKind[_Value]) -> _Value | None:
-    """Return the fact of a kind that a document holds, None without one; see `needed_for`."""
+    """Return the fact of a kind in a document, if it has one; see `needed_for`."""
     stored = document.get("facts", NO_FACTS).get(kind.name)
     if stored is None:
         return None
@@ -79,7 +79,7 @@ def fact_in(document: Mapping[str, Any], kind: FactKind[_Value]) -> _Value | Non
 
 
 def with_unknown_keys(facts: Facts, keys: Iterable[Key]) -> Facts:
-    """Return facts with the look-up values that no known fact explains in those of unknown kinds."""
+    """Return facts in which those of unknown kinds have these look-up values, which do not come from a known kind."""
     return {
         name: replace(value, keys=tuple(keys)) if isinstance(value, UnknownFact) else value
         for name, value in facts.items()
@@ -87,7 +87,7 @@ def with_unknown_keys(facts: Facts, keys: Iterable[Key]) -> Facts:
 
 
 def _stored(value: Any, owner: tuple[str, str]) -> Any:
-    """Return a part of an encoded value in the form that BSON can hold."""
+    """Return a part of an encoded value in a form that BSON supports."""
     match value:
         case Sealed():
             return sealed(value.text, *owner)
@@ -110,7 +110,7 @@ _READERS: Mapping[Any, Callable[[Any], Any]] = {
 
 
 def _opened(stored: Any, shape: Any, owner: tuple[str, str]) -> Any:
-    """Return a stored value as `_stored` was given it; an error if it has another shape, see `FactKind.shape`."""
+    """Return the value that `_stored` converted; raise an error if it has another shape, see `FactKind.shape`."""
     if isinstance(shape, dict):
         known = [name for name in shape if name in stored]
         return {name: _opened(stored[name], shape[name], owner) for name in known}
@@ -120,7 +120,7 @@ def _opened(stored: Any, shape: Any, owner: tuple[str, str]) -> Any:
 
 
 def _unknown(stored: Any, owner: tuple[str, str]) -> Any:
-    """Return the value of an unknown kind with its sealed texts as `Sealed`, as another entry seals them anew."""
+    """Return the value of an unknown kind with its sealed texts as `Sealed`, so that another entry can seal them."""
     if isinstance(stored, Mapping):
         return {name: _unknown(part, owner) for name, part in stored.items()}
     if not isinstance(stored, list):

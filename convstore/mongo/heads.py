@@ -1,10 +1,10 @@
 """Read and write the ``heads`` collection, which maps a scope to its conversation and serves listings.
 
-A head is found by the hash of its scope. Its checksums name the first id of the conversation, so a repair, which gives
-the log another id, leaves them right. It holds no counts: a listing joins the last entry of each log, which has the
-exact ones. `tombstones` has the commands that end a conversation.
+A head is found by the hash of its scope. Its checksums use the first id of the conversation, so they stay valid after a
+repair, which gives the log another id. It has no counts: a listing joins the last entry of each log, which has exact
+counts. `tombstones` has the commands that delete a conversation.
 
-The module is long because every command on the collection stands here, and no other module sends one.
+The module is long because it has every other command on the collection.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ _TOTALS = {"conversation": 1, "totals": 1, "v": 1}
 
 
 class EntryRef(NamedTuple):
-    """An entry by its number and its link, which together no other entry has; zeros for none."""
+    """A reference to an entry: its number and its link, which together are unique; zeros before the first entry."""
 
     number: int = 0
     link: int = 0
 
 
 class Origin(NamedTuple):
-    """Where a fork comes from: the conversation, the last ordinal that was copied, and a digest of the request."""
+    """The origin of a fork: the conversation, the last ordinal that was copied, and a digest of the request."""
 
     conversation: str
     ordinal: int
@@ -92,12 +92,12 @@ class Head:
         conversation: The random id that the log uses; never used again after a deletion.
         scope: Scope of the conversation.
         created_at: When its first message was appended, or an earlier title was set.
-        updated_at: Date of the newest entry at the last refresh, or of a later title; an import sets it back.
+        updated_at: Date of the newest entry at the last refresh, or of a later title; an import backdates it.
         written_at: When the head was last refreshed, by the writer's clock; never backdated.
-        entry: The last entry at the last refresh; it is missing in the log if its append failed, or the log lost it.
-        details: Title and metadata as the codec wrote them, as far as they were set, each with its checksum.
-        has_children: A conversation of a sub-agent was begun below it.
-        origin: Where it comes from, None if it is no fork.
+        entry: The last entry at the last refresh. The log lacks it if its append failed, or if the log lost it.
+        details: Title and metadata in encoded form, if they were set, each with its checksum.
+        has_children: True if it has a conversation of a sub-agent.
+        origin: The origin of a fork; None if it is not a fork.
     """
 
     key: str
@@ -113,11 +113,16 @@ class Head:
 
     @property
     def has_key_of_scope(self) -> bool:
-        """False if the head is damaged in such a way that its scope does not lead to it."""
+        """True if the key is that of the scope; False for a damaged head, which its scope does not find."""
         return head_id(self.scope, parent_id(self.conversation)) == self.key
 
     def described(self, codec: Codec) -> tuple[str | None, dict[str, Any]]:
-        """Return title and metadata; CorruptDocumentError if damaged, StoreError if a type is not registered."""
+        """Return title and metadata.
+
+        Raises:
+            CorruptDocumentError: They are damaged.
+            StoreError: They have a value of a type that is not registered.
+        """
         try:
             texts = {
                 name: unsealed(text, first_id(self.conversation), name)
@@ -143,9 +148,9 @@ class ListedHead(NamedTuple):
     """A head with the totals of the last entry of its log, zeros if the log is empty.
 
     Attributes:
-        head: The head, or what can be read of a damaged one.
+        head: The head, or the readable part of a damaged one.
         totals: The totals; zeros if the head or the entry is damaged, or newer than this version.
-        damage: Why head or entry cannot be read; None if both can.
+        damage: The error if head or entry cannot be read.
     """
 
     head: Head
@@ -174,12 +179,12 @@ class Heads:
         self._join = join_of_last_entry(driver.prefix + LOG)
 
     async def find(self, scope: Mapping[str, str]) -> Head | None:
-        """Return the head of a scope, or None if it has no conversation. One command; for a child one a level."""
+        """Return the head of a scope, if it has a conversation. One command; for a child one for each level."""
         document = await self._heads.find_one({"_id": await head_key(self._heads, scope)})
         return head_from(document) if document else None
 
     async def find_by_conversation(self, conversation: str) -> Head | None:
-        """Return the head of a conversation that was not deleted, or None. One command, for a child a few more.
+        """Return the head of a conversation, if it exists. One command, for a child a few more.
 
         The id may be one that the conversation had before a repair of its log.
         """
@@ -190,7 +195,7 @@ class Heads:
             found = await self.find(head_from(child).scope) if child else None
             is_same = found and first_id(found.conversation) == first_id(conversation)
             return found if is_same else None  # its parent may be deleted
-        # The deleted ones keep their id in their tombstone, without a date.
+        # Tombstones of deleted conversations have the id, too, but no date.
         document = await self._heads.find_one(
             {"conversation": all_ids(conversation), "updated_at": {"$exists": True}}
         )
@@ -207,8 +212,9 @@ class Heads:
     ) -> tuple[Head, bool]:
         """Return the head of a scope, created if missing, and True if this call created it. One command.
 
-        Of two concurrent writers both get the same head, and only one gets True. Dates never go back. The parent of a
-        child is claimed first, `for_child`, which is noted in its head. A new head is that of a `fork` with an id.
+        Two concurrent writers get the same head, and only one of them gets True. Dates are never set back. The parent
+        of a child is claimed first, with `for_child`, so that its head records that it has children. With `fork`, its
+        id and origin, a new head is that of a fork.
         """
         outer = parent_scope(scope)
         parent = ""
@@ -250,11 +256,11 @@ class Heads:
     ) -> bool:
         """Write the last entry and later dates; False if the scope has another conversation now. One command.
 
-        For a child one more, which keeps the outermost conversation from being pruned while a sub-agent works.
+        For a child one more command keeps the root from being pruned while a sub-agent works.
         """
         fields: dict[str, Any] = {"entry": list(entry)}
         if entry.number == 1:
-            # of the first message, not of an earlier title
+            # the date of the first message, even if a title was set earlier
             fields["created_at"] = creation(updated_at, conversation)
         update = {"$set": fields, "$max": {date_field(scope): updated_at, "written_at": written_at}}
         if not await self._heads.update(_query(scope, conversation), update):
@@ -264,9 +270,9 @@ class Heads:
     async def touch(
         self, scope: Mapping[str, str], *, updated_at: datetime, written_at: datetime
     ) -> Head | None:
-        """Write later dates and return the head, which is never created; None if it is missing. One command.
+        """Write later dates and return the head; None if it is missing, as it is never created here. One command.
 
-        For a child, two more than it has levels.
+        For a child, two more commands than it has levels.
         """
         query = {"_id": await head_key(self._heads, scope)}
         dates = {date_field(scope): updated_at, "written_at": written_at}
@@ -279,7 +285,7 @@ class Heads:
     async def _keep_root(
         self, scope: Mapping[str, str], conversation: str, *, written_at: datetime
     ) -> bool:
-        """Keep the outermost conversation of a child from being pruned; False if it was deleted."""
+        """Keep the root of a child from being pruned; False if it was deleted."""
         if not parent_id(conversation):
             return True
         root_key = head_id(dict(root_scope(tuple(scope.items()))))
@@ -289,7 +295,7 @@ class Heads:
     async def describe(
         self, scope: Mapping[str, str], conversation: str, details: Mapping[str, str]
     ) -> bool:
-        """Set title and metadata values; the others stay. Return False if the conversation was deleted."""
+        """Set title or metadata, or both; return False if the conversation was deleted. One command."""
         changes = {
             f"details.{name}": sealed(text, first_id(conversation), name)
             for name, text in details.items()
@@ -299,7 +305,7 @@ class Heads:
         return await self._heads.update(_query(scope, conversation), {"$set": changes})
 
     async def find_listed(self, scope: Mapping[str, str]) -> ListedHead | None:
-        """Return the head of a scope with the totals of its log, or None if it has no conversation. One command."""
+        """Return the head of a scope with the totals of its log, if it has a conversation. One command."""
         found = await self._with_last_entry(
             {"_id": await head_key(self._heads, scope)}, order={"_id": 1}, limit=1
         )
@@ -309,11 +315,11 @@ class Heads:
         self, partial_scope: Mapping[str, str], *, limit: int, cursor: str | None = None
     ) -> list[ListedHead]:
         """Return heads with these scope values, newest first. One command."""
-        # skips children
+        # children have no `updated_at`
         query = scope_filter(partial_scope) | {"updated_at": {"$exists": True, "$ne": None}}
         if cursor is not None:
             moment, key = _read_cursor(cursor)
-            query["updated_at"] = {"$lte": moment}  # where the index begins to be read
+            query["updated_at"] = {"$lte": moment}  # the bound of the index
             query["$or"] = [
                 {"updated_at": {"$lt": moment}},
                 {"updated_at": moment, "_id": {"$lt": key}},
@@ -335,7 +341,7 @@ class Heads:
     async def first_questions(self, conversations: Sequence[str]) -> dict[str, EntryMessage]:
         """Return the first human message of each conversation that begins with one, or with system messages before it.
 
-        A damaged one is left out. One command.
+        A damaged message is left out. One command.
         """
         query = {"conversation": {"$in": list(conversations)}, "first": {"$lte": _OPENING}}
         fields: Any = {"conversation": 1, "first": 1, "messages": {"$elemMatch": {"type": "human"}}}
@@ -343,7 +349,7 @@ class Heads:
         for entry in sorted(
             await self._log.find(query, fields), key=itemgetter("first"), reverse=True
         ):
-            with suppress(CorruptDocumentError), reading(entry):  # a list shows the others
+            with suppress(CorruptDocumentError), reading(entry):
                 for message in entry.get("messages", ()):
                     first = entry["first"]
                     questions[entry["conversation"]] = message_from(
@@ -366,8 +372,8 @@ class Heads:
     ) -> list[Document]:
         """Return heads, each with the last entry of its log in a list ``last``.
 
-        One command. Where the server refuses to join two collections, as some do if these are sharded, and in memory:
-        one command more for each head. A refusal is remembered.
+        One command. In memory, and on servers that refuse to join (sharded) collections, one more for each head. A
+        refusal is remembered.
         """
         is_refused = False
         if self._driver.name != "memory" and JOIN not in self._driver.refused:
@@ -378,7 +384,7 @@ class Heads:
             except StoreUnavailableError:
                 raise
             except StoreError as error:
-                # if the join was not the cause, the next command raises the same error
+                # if the join is not the cause, the next command raises the same error
                 is_refused = is_refusal(error)
         heads = await self._heads.find(query, order=[*order.items()], limit=limit)
         if is_refused:
@@ -393,7 +399,7 @@ class Heads:
 
 
 async def head_key(heads: Collection, scope: Mapping[str, str]) -> str:
-    """Return the key of a scope's head, "" for a child whose parent is missing. One command for each level above it."""
+    """Return the key of a scope's head, "" for a child whose parent is missing. One command for each ancestor."""
     if (outer := parent_scope(scope)) is None:
         return head_id(scope)
     parent = await heads.find_one({"_id": await head_key(heads, outer)}, {"conversation": 1})
@@ -428,7 +434,11 @@ def creation(at: datetime, conversation: str) -> list[str | bytes]:
 
 
 def head_from(document: Document) -> Head:
-    """Return the head that a document holds; raise a CorruptDocumentError if it is damaged."""
+    """Return the head in a document.
+
+    Raises:
+        CorruptDocumentError, SchemaVersionError: The document is damaged, or a newer convstore wrote it.
+    """
     check_version(document, "head")
     with reading(document, HEADS):
         scope = {name: stored_text(value) for name, value in document["scope"].items()}
@@ -454,7 +464,7 @@ def head_from(document: Document) -> Head:
 
 
 def _last_totals(document: Document) -> Totals:
-    """Return the totals of the entry that was joined to a head; zeros without one."""
+    """Return the totals of the entry that was joined to a head, or zeros."""
     if not document["last"]:
         return Totals()
     with reading(entry := document["last"][0]):
@@ -466,7 +476,7 @@ def _last_totals(document: Document) -> Totals:
 
 
 def _listed(document: Document) -> ListedHead:
-    """Return a head with totals, or what can be read of it: damage must not hide the others of a page."""
+    """Return a head with totals, or its readable part with the damage, so that a page still has the other heads."""
     try:
         head = head_from(document)
     except (CorruptDocumentError, SchemaVersionError) as error:
@@ -478,7 +488,7 @@ def _listed(document: Document) -> ListedHead:
 
 
 def readable_head(document: Document) -> Head:
-    """Return what can be read of a head that is damaged or was read in part; missing texts are "", dates of 1970."""
+    """Return the readable part of a head that is damaged or was read in part; missing texts are "", dates in 1970."""
     conversation = document.get("conversation")
     scope = document.get("scope")
     texts = scope.items() if isinstance(scope, Mapping) else ()

@@ -39,18 +39,18 @@ _HEADS = (
     Index("children", (("parent", 1), ("_id", 1)), present="parent"),
     Index("due", (("sweep_at", 1),), present="sweep_at"),
 )
-# By this index one command finds the segments of many conversations.
+# With this index one command finds the segments of many conversations.
 _SEARCH = (Index("conversations", (("conversation", 1), ("_id", 1))),)
 
 SHARD_KEYS = {
     name: Index("shard_key", (("conversation", 1), ("_id", 1)))
     for name in OF_CONVERSATIONS
-    if name != SEARCH  # by another name
+    if name != SEARCH  # it has this index under another name
 }
-"""Indexes that collections need to be sharded by conversation, and not otherwise.
+"""Indexes that collections need only if they are sharded by conversation.
 
-With `_id`, because MongoDB 6.0.5 reads a state by this index if there is one: by the conversation alone it would
-examine all of its documents. 6.0.27 reads it by its key.
+They include `_id`, because MongoDB 6.0.5 reads a state by this index if it exists: with the conversation alone it would
+examine all documents of the conversation. MongoDB 6.0.27 reads it by its key.
 """
 
 
@@ -59,7 +59,7 @@ def scope_indexes(
 ) -> list[Index]:
     """Return the indexes of heads by scope keys, newest first: by each key, by the `listings`, and by a default.
 
-    That is all keys but the last, or both of two: all conversations of a user in a team, for example.
+    The default has all keys but the last, or both of two keys: such as all conversations of a user in a team.
     """
     default = [scope_keys[: max(2, len(scope_keys) - 1)]] if has_default else []
     by_scope = {

@@ -1,7 +1,7 @@
 """Read raw documents for verification, and write repairs.
 
-Documents are returned as stored and found by ranges of ``_id`` alone, so that any damaged one is still found. All reads
-are pages, which bounds memory for any size of conversation or database.
+Documents are returned as stored and found by ranges of ``_id`` alone, so that damaged documents are found, too. All
+reads are pages, which bounds memory for any size of conversation or database.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Inspection:
         return await self._heads.find(query, order=BY_KEY, limit=limit)
 
     async def head(self, key: str) -> Document | None:
-        """Return a head as it is now, or None. One command."""
+        """Return a head as it is stored, if it exists. One command."""
         return await self._heads.find_one({"_id": key})
 
     async def set_head(self, head: Document, changes: Mapping[str, Any]) -> bool:
@@ -78,11 +78,11 @@ class Inspection:
         return await self._log.find({"_id": begin | end}, order=BY_KEY, limit=_ENTRIES)
 
     async def entry(self, key: str) -> Document | None:
-        """Return an entry as it is stored, or None if it is missing. One command."""
+        """Return an entry as it is stored, if it exists. One command."""
         return await self._log.find_one({"_id": key})
 
     async def state(self, conversation: str) -> Document | None:
-        """Return the state of a conversation as it is stored, or None. One command."""
+        """Return the state of a conversation as it is stored, if it exists. One command."""
         return await self.entry(state_id(conversation))
 
     async def replace_state(self, state: Document | None, document: Document) -> bool:
@@ -92,7 +92,7 @@ class Inspection:
         return await self._log.replace(_same_state(state), document)
 
     async def set_hint(self, state: Document, name: str, value: Any) -> bool:
-        """Replace a field that a load can find out, None to remove it, in a state of the same revision. One command."""
+        """Replace a derived field in a state of the same revision, or remove it if `value` is None. One command."""
         update = {"$unset": {name: ""}} if value is None else {"$set": {name: value}}
         return await self._log.update(_same_state(state), update)
 
@@ -104,7 +104,7 @@ class Inspection:
         return [str(document["_id"]) for document in found]
 
     async def chunks(self, conversation: str, *, start: str, limit: int) -> dict[str, Document]:
-        """Return chunks from a key on as they are stored, by key; successive appends follow each other. One command."""
+        """Return chunks from a key on as they are stored, by key; their order is that of the appends. One command."""
         _, (_, high) = log_ranges(conversation)
         query = {"_id": {"$gte": start, "$lt": high}}
         found = await self._log.find(query, order=BY_KEY, limit=limit)
@@ -127,7 +127,7 @@ class Inspection:
         return str(page[0]["_id"]).partition(":")[0].partition("#")[0] if page else None
 
     async def is_known(self, conversation: str) -> bool:
-        """Return True if a head or a tombstone names the conversation now. One command, two if none does."""
+        """Return True if the conversation has a head or a tombstone. Two commands at most."""
         for query in ({"conversation": conversation}, {"_id": tombstone_id(conversation)}):
             if await self._heads.find_one(query, {"_id": 1}) is not None:
                 return True
@@ -145,14 +145,13 @@ class Inspection:
     async def lost_logs(self) -> AsyncGenerator[str, None]:
         """Yield the ids of conversations that have entries, but neither a head nor a tombstone.
 
-        Only a head names a scope, so no erasure by scope values finds them. They are read in sixteen parts by the first
-        digit of their random ids, which bounds memory; each is looked up again, as it may just have begun.
-
-        Two commands for each part, and one or two for each candidate.
+        The scope is only in the head, so an erasure by scope values does not find them. They are read in sixteen parts
+        by the first digit of their random ids, which bounds memory. Each is looked up again, because it may just have
+        begun. Two commands for each part, and one or two for each candidate.
         """
         for digit in _DIGITS:
             inside = {"$gte": digit, "$lt": f"{digit}\x7f"}
-            indexed = {"conversation": inside, "first": {"$gte": 0}}  # by that of ordinals
+            indexed = {"conversation": inside, "first": {"$gte": 0}}  # uses the index of ordinals
             found = set(await self._log.distinct("conversation", indexed))
             heads = map(
                 readable_head, await self._heads.find({"conversation": inside}, {"conversation": 1})
@@ -163,9 +162,9 @@ class Inspection:
                     yield conversation
 
     async def lost_heads(self) -> AsyncGenerator[Head, None]:
-        """Yield what can be read of heads that do not name their conversation or their scope. Reads every head.
+        """Yield the readable parts of heads whose conversation or scope is damaged. Reads every head.
 
-        Those of a newer version are left out: they may name both in another way.
+        Heads of a newer version are left out, because they may have another format.
         """
         async with aclosing(
             self._heads.each({"sweep_at": {"$exists": False}, **readable("head")}, order=BY_KEY)
@@ -176,8 +175,8 @@ class Inspection:
                     yield head
 
     async def drop_lost_head(self, head: Head) -> bool:
-        """Delete a head that names no conversation; False if it names one now or is missing. One command."""
-        # or a list
+        """Delete a head without the id of a conversation; False if it has one now or is missing. One command."""
+        # the second condition matches a list
         is_nameless = [
             {"conversation": {"$not": {"$regex": "."}}},
             {"conversation.0": {"$exists": True}},
@@ -188,7 +187,7 @@ class Inspection:
 async def each_of(
     read: Callable[..., Awaitable[Sequence[Document]]], *names: str
 ) -> AsyncGenerator[Document, None]:
-    """Yield the documents that a method returns page by page, given the last key before."""
+    """Yield the documents of all pages that a method returns, which takes the last key as `after`."""
     after = ""
     while page := await read(*names, after=after):
         for document in page:
@@ -225,7 +224,7 @@ class SchemaInspection:
         return text.partition("block_compressor=")[2].partition(",")[0]
 
     async def lacks(self, collection: str, field: str, *, given: str) -> bool:
-        """Return True if documents have the field `given` but none has `field`. Two commands, which may scan all."""
+        """Return True if some document has the field `given` but none has `field`. Two commands, perhaps scans."""
         found = Collection(self._driver, collection)
         has = [
             await found.find_one({name: {"$exists": True}}, {"_id": 1}) for name in (given, field)
@@ -233,7 +232,7 @@ class SchemaInspection:
         return has[0] is not None and has[1] is None
 
     async def scope_keys(self) -> list[str]:
-        """Return the sorted scope keys of any one conversation; empty without conversations. One command."""
+        """Return the sorted scope keys of one conversation; empty if there are no conversations. One command."""
         found = await Collection(self._driver, HEADS).find_one(
             {"scope": {"$exists": True}}, {"scope": 1}
         )

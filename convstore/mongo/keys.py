@@ -37,20 +37,20 @@ OF_CONVERSATIONS = (LOG, SUMMARIES, ANNOTATIONS, SEARCH, DRAFTS)
 """The collections in which each conversation has a key range."""
 
 _AFTER_ALL = 10**12
-"""A number above those of all entries: their keys have room for twelve digits."""
+"""A number greater than those of all entries: their keys have room for twelve digits."""
 
 _CONVERSATION_ID = re.compile(r"[0-9a-f]{24}(~[0-9a-f]{24})*(@[0-9a-f]{24})?")
 
 
 def is_conversation_id(text: object) -> bool:
-    """Return True for the id of a conversation: a part of one would select the key ranges of others."""
+    """Return True for a complete conversation id; a prefix would select the key ranges of other conversations."""
     return isinstance(text, str) and _CONVERSATION_ID.fullmatch(text) is not None
 
 
 def head_id(scope: Mapping[str, str], parent: str = "") -> str:
     """Return the key of a scope's head; the order of the scope's keys does not matter.
 
-    The key of a child's head has the first id of its parent, so it is not found once that is deleted.
+    The key of a child's head includes the first id of its parent, so the head is not found after the parent's deletion.
     """
     pairs = [*sorted(scope.items()), *([("", first_id(parent))] if parent else [])]
     canonical = json.dumps(pairs, ensure_ascii=True, separators=(",", ":"))
@@ -58,22 +58,22 @@ def head_id(scope: Mapping[str, str], parent: str = "") -> str:
 
 
 def date_field(scope: Mapping[str, str]) -> str:
-    """Return the field for the last use of a scope's conversation; that of a child is in no index of listings."""
+    """Return the field for the last use of a scope's conversation; that of a child is not indexed for listings."""
     return "active_at" if PATH in scope else "updated_at"
 
 
 def child_id(parent: str, token: str) -> str:
-    """Return the id of a new child; those of all children, at any depth, follow the id of the outermost parent."""
+    """Return the id of a new child; the ids of all children, at any depth, begin with the id of the root."""
     return f"{first_id(parent)}~{token}" if parent else token
 
 
 def parent_id(conversation: str) -> str:
-    """Return the first id of a child's parent, "" for a conversation that is no child."""
+    """Return the first id of a child's parent, "" for a conversation that is not a child."""
     return conversation.rpartition("~")[0]
 
 
 def root_id(conversation: str) -> str:
-    """Return the first id of the outermost conversation around a child."""
+    """Return the first id of the root of a conversation: the outermost one, or itself if it is not a child."""
     return first_id(conversation.partition("~")[0])
 
 
@@ -92,14 +92,14 @@ def first_id(conversation: str) -> str:
 
 
 def is_twin(id_: str, conversation: str) -> bool:
-    """Return True for another id of a conversation: of a log that a repair replaced, or of a copy that it makes."""
+    """Return True if `id_` is another id of a conversation: that of a replaced log or of a repaired copy."""
     return id_ != conversation and first_id(id_) == first_id(conversation)
 
 
 def all_ids(conversation: str) -> dict[str, str] | str:
     """Return the filter for all ids that a conversation has had, without those of its children.
 
-    A text that is no id matches itself alone: the beginning of an id would match the conversations of others.
+    A text that is not an id matches only itself, because a prefix of an id would match other conversations.
     """
     first = first_id(conversation)
     return {"$gte": first, "$lt": f"{first}~"} if is_conversation_id(conversation) else conversation
@@ -121,18 +121,18 @@ def entry_id(conversation: str, number: int) -> str:
 
 
 def number_in(key: str) -> int:
-    """Return the number in the key of an entry, 0 without a number."""
+    """Return the number in the key of an entry, 0 if it has no number."""
     text = key.rpartition(":")[2]
     return int(text) if text.isdecimal() else 0
 
 
 def entry_bound(conversation: str, number: int) -> str:
-    """Return the bound between the key of an entry and that of the entry before it; no document has it as its key."""
+    """Return a bound between the keys of an entry and of the entry before it; a document never has it as its key."""
     return f"{entry_id(conversation, number - 1)}~"
 
 
 def entry_range(conversation: str, *, start: int = 0, before: int | None = None) -> tuple[str, str]:
-    """Return the bounds of a conversation's entries, from one number and before another."""
+    """Return the bounds of a conversation's entries with numbers from `start` to before `before`."""
     end = _AFTER_ALL if before is None else before
     return entry_bound(conversation, start), entry_bound(conversation, end)
 
@@ -173,7 +173,7 @@ def draft_id(conversation: str) -> str:
 
 
 def segment_id(conversation: str, first: int, analyzer: str) -> str:
-    """Return the key of a search segment that begins with an entry; each analyzer has segments of its own."""
+    """Return the key of a search segment that begins with an entry; each analyzer has its own segments."""
     return f"{conversation}:{first:012d}:{analyzer}"
 
 

@@ -1,7 +1,7 @@
-"""Take leases, renew them, and do work under one that is renewed meanwhile.
+"""Filter for leases, renew them, and run work under a lease that is renewed meanwhile.
 
-Callers say how their lease is renewed: migrations, compactions and turns keep theirs in different documents. A lease
-lapses by itself when its holder is gone.
+Migrations, compactions and turns store their leases in different documents, so callers pass the function that renews
+theirs. A lease that is not renewed expires.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _Result = TypeVar("_Result")
 
 
 async def is_free(times: Times, until: str) -> dict[str, Any]:
-    """Return the filter for documents whose lease nobody holds, or has lapsed; `until` is the field of its end."""
+    """Return the filter for documents without a lease or with an expired one; `until` is the field of its end."""
     return {"$or": [{until: {"$exists": False}}, await times.is_past(until)]}
 
 
 async def is_held(times: Times, until: str) -> dict[str, Any]:
-    """Return the filter for documents whose lease has not lapsed."""
+    """Return the filter for documents with a lease that has not expired."""
     return {until: {"$exists": True}, "$and": [{"$nor": [await times.is_past(until)]}]}
 
 
@@ -36,14 +36,14 @@ def renewing(
     lasts: float = inf,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> asyncio.Task[None]:
-    """Renew a lease at intervals in a task, until that is cancelled, or `renew` returns False or raises an error.
+    """Start a task that renews a lease at intervals, until it is cancelled, or `renew` returns False or raises.
 
-    A renewal that finds no server is repeated at the next interval, unless the lease has lapsed by then.
+    A renewal that does not reach the server is repeated at the next interval, unless the lease has expired by then.
 
     Args:
-        renew: Renews the lease; returns False if it is lost, or is not to be renewed any more.
+        renew: Renews the lease; returns False if it is lost, or does not have to be renewed any more.
         every: Seconds between renewals.
-        lasts: Seconds after which a lease that was not renewed has lapsed.
+        lasts: Seconds after which a lease that was not renewed has expired.
         sleep: Waits.
     """
 
@@ -71,16 +71,16 @@ async def while_leased(
     lasts: float,
     ending: float | None = None,
 ) -> asyncio.Task[_Result] | None:
-    """Run work to its end, and renew its lease meanwhile; return its task, which is done, or None if the lease is lost.
+    """Run work to its end, and renew its lease meanwhile; return its finished task, or None if the lease is lost.
 
-    The work is cancelled if the lease is lost, or `renew` raises an error, which the caller then gets.
+    The work is cancelled if the lease is lost or `renew` raises an error, which is raised here.
 
     Args:
         work: The work.
         renew: See `renewing`.
         every: See `renewing`.
         lasts: See `renewing`.
-        ending: Seconds to wait for cancelled work, which is abandoned if it ignores its cancellation; None for ever.
+        ending: Seconds to wait for cancelled work to end before it is abandoned; None to wait without a limit.
     """
     task = asyncio.ensure_future(work)
     renewals = renewing(renew, every=every, lasts=lasts)

@@ -1,10 +1,10 @@
 """Read and write the ``log`` collection: entries and payload chunks.
 
 An entry is inserted at the next number. A duplicate key means that another writer took the number, which is a result
-(`SlotTaken`), not an error. All reads use ranges of ``_id`` or an index: on a clustered collection any other filter on
-``_id`` would scan all of it.
+(`SlotTaken`), not an error. All reads use ranges of ``_id`` or an index, because on a clustered collection any other
+filter on ``_id`` scans the whole collection.
 
-The module is long because every command on the collection stands here, and no other module sends one.
+The module is long because it has all commands on entries and chunks.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ SEARCHED = {"lookup": 0, "totals.preview": 0, **LEFT_OUT}
 NO_CONTENT = {"sources": 0, "lookup": 0, "kept_source_ids": 0, **LEFT_OUT} | {
     f"messages.{name}": 0 for name in ("body", "digest", "arguments", "stub", "sources", "payload")
 }
-"""Projection that keeps what compares messages: about 150 bytes for each, whatever its size."""
+"""Projection with only the fields that compare messages: about 150 bytes for a message of any size."""
 _NOT_DIGESTS = ("titles", "urls", "starts", "ends", "lengths", "texts", "pieces")
 _ONLY_DIGESTS = {f"sources.{name}": 0 for name in _NOT_DIGESTS}
 
@@ -99,23 +99,23 @@ class Log:
     """Commands on the ``log`` collection.
 
     Attributes:
-        must_look_first: The database does not keep ids unique.
-        places: Reads the changes of the places of turns, and the entries of variants.
+        must_look_first: True if the database does not enforce unique ids, so that a writer has to look them up.
+        places: Commands on the places of turns and on the entries of variants.
     """
 
     def __init__(self, driver: Driver) -> None:
         self._log = Collection(driver, LOG)
-        # it does not enforce unique indexes over arrays
+        # mongomock does not enforce unique indexes over arrays
         self.must_look_first = driver.name == "memory"
         self._gate = _IN_MEMORY if driver.name == "memory" else nullcontext()
         self.places = Places(self._log)
-        # The entry is encoded once, to know its size; mongomock takes dicts only.
+        # The entry is encoded only once, for its size and for the insert; mongomock accepts only dicts.
         self._document: Callable[[bytes], Any] = (
             RawBSONDocument if driver.name != "memory" else bson.decode
         )
 
     async def last_totals(self, conversation: str, *, shown: bool = False) -> Totals:
-        """Return the totals of the last entry, zeros if none; `shown` adds the newest distinct sources. One command."""
+        """Return the totals of the last entry, or zeros; `shown` adds the newest distinct sources. One command."""
         sources = _ONLY_DIGESTS if shown else {"sources": 0}
         projection = {"messages": 0, "lookup": 0, **LEFT_OUT, **sources}
         query = within(conversation, *entry_range(conversation))
@@ -139,7 +139,8 @@ class Log:
     async def entry(self, conversation: str, number: int) -> Entry:
         """Return one entry without its messages. One command.
 
-        A CorruptDocumentError is raised if it is missing or damaged.
+        Raises:
+            CorruptDocumentError: The entry is missing or damaged.
         """
         key = entry_id(conversation, number)
         query = {"_id": key, "conversation": conversation}
@@ -151,9 +152,11 @@ class Log:
     async def entries_numbered(self, conversation: str, numbers: Iterable[int]) -> dict[int, Entry]:
         """Return entries without their messages, by their numbers. One command if they are near each other.
 
-        The collection is clustered: a list of keys examines all documents between the first and the last bound. So
-        entries that are far apart take a command each, in parallel.
-        A CorruptDocumentError is raised if one is missing or damaged.
+        On a clustered collection a list of keys examines all documents between the first and the last key. So entries
+        that are far apart are read with one command each, in parallel.
+
+        Raises:
+            CorruptDocumentError: An entry is missing or damaged.
         """
         wanted = sorted(set(numbers))
         if not wanted or wanted[-1] - wanted[0] > _NEAR:
@@ -172,7 +175,7 @@ class Log:
         return found
 
     def check_size(self, entry: Entry) -> None:
-        """Raise a BatchTooLargeError as `insert` would, before the entry's conversation is created. No command."""
+        """Raise the BatchTooLargeError of `insert` before the entry's conversation is created. No command."""
         entry_bytes("0" * 24, entry)
 
     async def insert(
@@ -183,13 +186,13 @@ class Log:
         *,
         token: str = "",
     ) -> None:
-        """Write chunks of one append and then entries, which make them visible; with the first entry, also the state.
+        """Write the chunks of an append and then its entries, which make them visible.
 
-        One command up to 32 MB.
+        The state is inserted with the first entry of a log. One command up to 32 MB.
 
         Raises:
-            SlotTaken: Another writer took a number or an id; all that stands before it is written.
-            BatchTooLargeError: An entry is above 1 MB; nothing was sent.
+            SlotTaken: Another writer took a number or an id; all documents before that entry are written.
+            BatchTooLargeError: An entry is above 1 MB; no command was sent.
         """
         documents = [
             {
@@ -221,7 +224,7 @@ class Log:
                         raise
                     if sent + taken < end:
                         raise SlotTaken from error
-                    # A reader that saw the entry first has restored the state.
+                    # Else the state exists: a reader that saw the entry earlier has restored it.
                 sent += len(part)
 
     async def drop_chunks(self, conversation: str, token: str, numbers: Sequence[int]) -> None:
@@ -245,7 +248,7 @@ class Log:
         self, conversation: str, id_: str, key: bytes
     ) -> tuple[StoredMessageRow | None, list[Entry]]:
         """Return a message by its id, and the entries with a key, in order. One command."""
-        # each part needs the conversation, or a server scans the log: one of the indexes is partial
+        # Each part names the conversation, because the indexes are partial: else a server scans the log.
         own = {"conversation": conversation}
         query = {**own, "$or": [{**own, "messages.id": id_}, {**own, "lookup": key}]}
         documents = await self._log.find(query)
@@ -258,7 +261,8 @@ class Log:
     ) -> list[StoredMessageRow]:
         """Return the results of some tool calls, in the order of the log. One command.
 
-        Some models number their calls from 0 in each message; of such repeated ids the newest results are returned.
+        Some models number their calls from 0 in each message. Of such repeated ids at most 200 entries are read, the
+        newest ones.
         """
         wanted = set(calls)
         query = {"conversation": conversation, "lookup": {"$in": sorted(wanted)}}
@@ -269,7 +273,10 @@ class Log:
     async def entries_of_turns(
         self, conversation: str, questions: Iterable[int], *, known: Iterable[int] = ()
     ) -> list[Entry]:
-        """Return the entries with messages of turns after a later question, but for `known` ones. One command."""
+        """Return the entries with messages of turns that are later than the next question. One command.
+
+        Entries with numbers in `known` are left out.
+        """
         query: dict[str, Any] = {
             "conversation": conversation,
             "lookup": {"$in": [*map(messages_of_turn, questions)]},
@@ -297,7 +304,7 @@ class Log:
         return [entry_from(decoded(document)) for document in found]
 
     async def message_at(self, conversation: str, ordinal: int) -> StoredMessageRow | None:
-        """Return the message with an ordinal, or None. One command."""
+        """Return the message with an ordinal, if it exists. One command."""
         query = {"conversation": conversation, "first": {"$lte": ordinal}}
         documents = await self._log.find(query, order=_LATEST_FIRST, limit=1)
         return next(
@@ -305,7 +312,7 @@ class Log:
         )
 
     async def ids_at(self, conversation: str, ordinals: Iterable[int]) -> dict[int, str]:
-        """Return the ids of the messages with some ordinals. A command for each, in parallel."""
+        """Return the ids of the messages with some ordinals. One command for each, in parallel."""
         ids = dict[int, str]()
 
         async def read(ordinal: int) -> None:
@@ -325,7 +332,7 @@ class Log:
     async def sources_by_id(
         self, conversation: str, numbers: Iterable[int]
     ) -> dict[int, tuple[StoredMessageRow, EntrySource]]:
-        """Return the sources with some ids in a conversation and its children, each with its message. One command."""
+        """Return the sources with some ids of a conversation and its children, each with its message. One command."""
         wanted = set(numbers)
         found = dict[int, tuple[StoredMessageRow, EntrySource]]()
         for document in await self._log.find(
@@ -340,9 +347,9 @@ class Log:
         return found
 
     async def taken_source_ids(self, conversation: str, numbers: Iterable[int]) -> list[int]:
-        """Return those of some source ids that are in use, here or in a conversation around or below. One command.
+        """Return the source ids among some that a conversation, its root or any of its children uses. One command.
 
-        A number that another child claimed counts, too: its source may be on its way.
+        A number that another child claimed counts as used, because its source may be appended at this moment.
         """
         wanted = set(numbers)
         query = {"conversation": family(root_id(conversation)), **source_filter(wanted)}
@@ -364,7 +371,7 @@ class Log:
         limit: int = 0,
         fields: Mapping[str, int] = LEAN,
     ) -> list[Entry]:
-        """Return the entries from one number and before another, or the last `limit` of them, in order.
+        """Return the entries with numbers from `start` to before `before`, or the last `limit` of them, in order.
 
         One command up to a thousand entries.
         """
@@ -384,7 +391,7 @@ class Log:
         limit: int = 0,
         fields: Mapping[str, int],
     ) -> list[Document]:
-        """Return the documents of the same entries, for a caller that parses only some of them."""
+        """Return the documents that `entries` parses, for a caller that parses only some of them."""
         query = within(conversation, *entry_range(conversation, start=start, before=before))
         order = NEWEST_FIRST if limit else BY_KEY
         found = await self._log.find(query, fields, order=order, limit=limit)
@@ -406,9 +413,10 @@ class Log:
         without: Sequence[tuple[int, int]],
         fields: Mapping[str, int] = LEAN,
     ) -> list[Entry]:
-        """Return the last entries with results or long messages before an ordinal, newest first, no bodies.
+        """Return the last entries with results or long messages before an ordinal, newest first, without bodies.
 
-        Left out are entries that begin in a range of ordinals in `without`, and the tool's own pages. One command.
+        Entries that begin in a range of ordinals in `without` are left out. With `tools_only` an entry needs a result
+        that is not a page of the retrieval tool. One command.
         """
         query: dict[str, Any] = {"conversation": conversation, "results_at": {"$lt": before}}
         if tools_only:
@@ -435,7 +443,7 @@ class Log:
     async def messages_by_beginning(
         self, conversation: str, beginnings: Sequence[str]
     ) -> dict[str, StoredMessageRow]:
-        """Return the messages whose ids begin in one of some ways; none if there are many. One command."""
+        """Return the messages whose ids begin with one of some prefixes; empty if there are many. One command."""
         if not beginnings:
             return {}
         documents = await self._log.find(
@@ -458,11 +466,13 @@ class Log:
         *,
         runs: Sequence[int] = (),
     ) -> list[str]:
-        """Return ranges of characters of payloads, read from the chunks that contain them alone.
+        """Return ranges of characters of payloads; only the chunks that contain them are read.
 
-        One command for all ranges of one append; several run in parallel. Chunks of successive appends are stored next
-        to each other: where `runs` has the same number for several of `wanted`, they are read with one command. Damage
-        is a CorruptDocumentError.
+        One command for all ranges of one append, in parallel for several. Chunks of successive appends are stored next
+        to each other: ranges with the same number in `runs` are read with one command.
+
+        Raises:
+            CorruptDocumentError: A chunk is missing or damaged.
         """
         groups = dict[Any, dict[tuple[str, int], int]]()
         for place, (ref, start, end) in enumerate(wanted):
@@ -477,7 +487,7 @@ class Log:
             home, _ = group
             chunks.update(await self._chunks(home, groups[group]))
 
-        if len(groups) == 1:  # a task of its own would take longer than the rest of this
+        if len(groups) == 1:  # creating a task would take longer than everything else here
             await read(*groups)
         else:
             await in_parallel(read, list(groups))
@@ -507,7 +517,7 @@ class Log:
         return dict(zip(keys, texts, strict=True))
 
     async def delete(self, conversation: str) -> tuple[int, int]:
-        """Remove a conversation from the log and return the numbers of entries and chunks; its state is gone before."""
+        """Remove a conversation from the log, after its state, and return the numbers of entries and chunks."""
         parts = log_ranges(conversation)
         entries, chunks = await together(*(self._log.delete(conversation, *part) for part in parts))
         return entries, chunks
@@ -522,7 +532,7 @@ class Log:
 async def entries_from(
     documents: Sequence[Document], known: Entry | None = None, *, many: int = _MANY
 ) -> list[Entry]:
-    """Return the entries that documents hold; many are parsed in a thread, so as not to block the event loop."""
+    """Return the entries in documents; more than `many` are parsed in a thread, to keep the event loop free."""
 
     def made() -> list[Entry]:
         return [entry_from(decoded(document), known, has_messages=True) for document in documents]
@@ -531,20 +541,20 @@ async def entries_from(
 
 
 def _item_filter(ids: Iterable[str] | None, *, after: int, before: int) -> dict[str, Any]:
-    """Return the filter on `lookup` for the entries of some items, or with items after a range of messages."""
+    """Return the filter on `lookup` for entries with some items, or with items that follow a range of messages."""
     if ids is None:
         return {"$elemMatch": {"$gte": items_after(after), "$lt": items_after(before)}}
     return {"$in": [item_name(id_) for id_ in ids]}
 
 
 def beginnings_filter(conversation: str, beginnings: Sequence[str]) -> dict[str, Any]:
-    """Return the filter for ids that begin in one of some ways; with Python's flag "u" it would scan the index."""
+    """Return the filter for ids with one of some prefixes; a pattern with Python's flag "u" would scan the index."""
     patterns = [re.compile(f"^{re.escape(beginning)}", re.ASCII) for beginning in beginnings]
     return {"conversation": conversation, "messages.id": {"$in": patterns}}
 
 
 def filled(document: Document, **values: object) -> Document:
-    """Return a document with fields of its messages that were not read; a damaged one is unchanged."""
+    """Return a document in which its messages have values for fields that were not read; a damaged one is unchanged."""
     messages = document.get("messages")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         return document

@@ -1,15 +1,15 @@
 """Migrate a database to the schema of this version: numbered files, each run once.
 
-``migrations/NNNN_name.py`` holds ``async def up(database: Target) -> None`` and describes itself in its docstring. It
-may name a ``PHASE`` and a ``LEVEL``: see `Migration`. A step may be repeated after a crash, so it must be
-idempotent. Applied steps are recorded in the collection ``convstore_migrations``. A lease there lets one runner work at
-a time. It is renewed during a step, as an index over a large collection may take hours.
+``migrations/NNNN_name.py`` has a function ``async def up(database: Target) -> None`` and describes itself in its
+docstring. It may define a ``PHASE`` and a ``LEVEL``: see `MigrationStep`. A step may be repeated after a crash, so it
+must be idempotent. Applied steps are recorded in the collection ``convstore_migrations``. A lease there lets one runner
+work at a time. It is renewed during a step, because an index over a large collection may take hours.
 
-A step that asks for a higher level than those before it is announced there first. It begins when every older process
-has learnt that and its last write has ended. A new database has no older processes.
+A step that requires a higher level than those before it is announced there first. It begins when every older process
+has read the announcement and its last write has ended. A new database has no older processes.
 
-A document ``server`` there names the constructs that the server refuses, as far as a store has a replacement for them.
-Every process reads it with the records.
+A document ``server`` there names the constructs that the server refuses and that the store can replace. Every process
+reads it with the records.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _RENEW_SECONDS = 20.0
 _WAIT_SECONDS = 120.0
 _POLL_SECONDS = 0.1
 _OLDER_ARE_OUT = timedelta(seconds=80)
-"""Time after which older processes have learnt of an announced step, in 10 s, and ended their appends, in 60 s."""
+"""Time after which older processes have read an announcement (10 s) and ended their appends (60 s)."""
 
 _Result = TypeVar("_Result")
 _FILE_NAME = re.compile(r"\d{4}_\w+\.py")
@@ -79,16 +79,16 @@ _AT = "at"
 
 
 @dataclass(frozen=True, slots=True)
-class Migration:
-    """One step.
+class MigrationStep:
+    """A migration.
 
     Attributes:
         name: Name of its file, which begins with its number.
-        summary: What it does.
-        up: Does it; may be repeated.
+        summary: First line of its docstring.
+        up: Runs it; idempotent.
         phase: "before" if this version needs it; "after" if it waits until older processes are replaced.
         level: Lowest `versions.LEVEL` of a process that may read and write once the step was announced or has run.
-        checksum: Checksum of its file, which never changes once it was released.
+        checksum: Checksum of its file, which must not change after its release.
     """
 
     name: str
@@ -100,19 +100,19 @@ class Migration:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Return what the database keeps of it."""
+        """Return the fields that the database stores."""
         return {"phase": self.phase, "level": self.level, "checksum": self.checksum}
 
 
-class Records(dict[str, Document]):
-    """Records of migrations in a database, by name. Those that were only announced have no date ``applied_at``."""
+class MigrationRecords(dict[str, Document]):
+    """Records of migrations in a database, by name. A migration that was only announced has no ``applied_at``."""
 
     @property
-    def pending(self) -> list[Migration]:
+    def pending(self) -> list[MigrationStep]:
         """Return the migrations of this version that have not run, in order."""
         return [step for step in discover() if "applied_at" not in self.get(step.name, ())]
 
-    def due(self, *, after_deployment: bool = False) -> list[Migration]:
+    def due(self, *, after_deployment: bool = False) -> list[MigrationStep]:
         """Return the migrations to run, in order; the last ones of the phase "after" wait for `after_deployment`."""
         pending = self.pending
         is_new = not self
@@ -123,7 +123,7 @@ class Records(dict[str, Document]):
 
     @property
     def changed(self) -> list[str]:
-        """Return the names of migrations that ran in another form than this version has."""
+        """Return the names of migrations that ran with another checksum than this version has."""
         ran = [step for step in discover() if step not in self.pending]
         return [step.name for step in ran if self[step.name].get("checksum") != step.checksum]
 
@@ -135,7 +135,7 @@ class Target:
         self._driver = driver
 
     async def create(self, collection: str, *, clustered: bool = False) -> None:
-        """Create a collection where it is missing; it is clustered if the server can."""
+        """Create a collection if it is missing; with `clustered` a clustered one if the server supports that."""
         await self._driver.create_collection(collection, clustered=clustered)
 
     async def index(
@@ -147,7 +147,7 @@ class Target:
         unique: bool = False,
         present: str = "",
     ) -> None:
-        """Create an index where it is missing, restricted to documents that have the field `present`."""
+        """Create an index if it is missing, restricted to documents that have the field `present`."""
         await self._driver.create_index(
             collection, Index(name, tuple(keys.items()), unique, present)
         )
@@ -165,15 +165,17 @@ class Migrator:
         self._heads = Tombstones(driver)
         self._times = driver.times
 
-    async def records(self, condition: Document | None = None) -> Records:
-        """Return what the database keeps of migrations, and learn what its server refuses. One command.
+    async def records(self, condition: Document | None = None) -> MigrationRecords:
+        """Return the records of migrations, and update the refused constructs of the driver. One command.
 
-        `condition` is a filter that all documents match. A SchemaVersionError is raised if a migration excludes this
-        version.
+        `condition` is an additional filter that all documents match.
+
+        Raises:
+            SchemaVersionError: A migration excludes this version.
         """
         query = {"_id": {"$ne": _LEASE}, **(condition or {})}
         documents = await self._applied.find(query, order=BY_KEY)
-        records = Records({row["_id"]: row for row in documents})
+        records = MigrationRecords({row["_id"]: row for row in documents})
         known = {step.name for step in discover()}
         self._driver.refused.update(records.pop(_SERVER, {}).get("refused") or ())
         if newer := [
@@ -188,7 +190,12 @@ class Migrator:
         return records
 
     async def check(self) -> None:
-        """Raise a NotSetUpError if a migration is due, a SchemaVersionError if the database is newer. One command."""
+        """Check that the database is set up for this version. One command.
+
+        Raises:
+            NotSetUpError: A migration is due.
+            SchemaVersionError: The database is newer than this version.
+        """
         if due := (await self.records()).due():
             raise NotSetUpError(
                 f"the database {self._database!r} is not set up for this convstore ({due[0].name} "
@@ -196,7 +203,7 @@ class Migrator:
             )
 
     async def check_keys(self) -> None:
-        """Warn if all stored conversations, or 100 by the order of their hashes, have other scope keys. One command."""
+        """Warn if the first 100 conversations, in the order of their hashes, all have other scope keys. One command."""
         heads = await self._heads.page({}, after="", limit=100)
         stored = {tuple(sorted(head.scope.keys() - {PATH})) for head in heads if head.scope}
         if stored and tuple(sorted(self.scope_keys)) not in stored:
@@ -216,8 +223,8 @@ class Migrator:
         Indexes for listings by other combinations of scope keys are created as well.
 
         Raises:
-            SchemaVersionError: The database is newer than this version; nothing was done.
-            MissingPrivilegeError: Something is to be done, and the user may not do it.
+            SchemaVersionError: The database is newer than this version; it was not changed.
+            MissingPrivilegeError: A migration or an index is due, and the user may not create it.
             StoreUnavailableError: Another runner holds the lease and does not finish.
         """
         # Each store names its own scope keys, so their indexes are checked every time.
@@ -237,7 +244,7 @@ class Migrator:
             ) from error
 
     async def missing_shard_keys(self) -> list[str]:
-        """Return the collections that lack the index by which they can be sharded. One command for each."""
+        """Return the collections without the index that sharding needs. One command for each."""
         return [
             name
             for name, index in SHARD_KEYS.items()
@@ -245,10 +252,7 @@ class Migrator:
         ]
 
     async def add_shard_keys(self) -> list[str]:
-        """Create the indexes by which collections can be sharded, and return the collections that lacked one.
-
-        See `run` for its errors.
-        """
+        """Create the indexes that sharding needs, and return the collections that lacked one; raises as `run`."""
         missing = await self.missing_shard_keys()
 
         async def work() -> None:
@@ -260,7 +264,7 @@ class Migrator:
         return missing
 
     async def leased(self, work: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
-        """Run some work on the schema under the lease, however long it takes; see `run` for its errors."""
+        """Run some work on the schema under the lease, without a time limit; raises as `run`."""
         owner = uuid.uuid4().hex
         await self._take_lease(owner)
         try:
@@ -312,8 +316,11 @@ class Migrator:
             await self._driver.create_index(HEADS, index)
         return [step.name for step in due]
 
-    async def _announce(self, step: Migration) -> None:
-        """Record what a step asks for, and wait until no older process writes; a runner that died waited, too."""
+    async def _announce(self, step: MigrationStep) -> None:
+        """Record the level of a step, and wait until no older process writes.
+
+        The wait counts from the first announcement, perhaps by a runner that died.
+        """
         values = await self._times.setting(step.record, field="begins_at", ahead=_OLDER_ARE_OUT)
         await self._applied.update(
             {"_id": step.name, "begins_at": {"$exists": False}}, values, upsert=True
@@ -321,12 +328,12 @@ class Migrator:
         while not await self._has_begun(step):  # noqa: ASYNC110 - the server's clock
             await asyncio.sleep(_POLL_SECONDS)
 
-    async def _has_begun(self, step: Migration) -> bool:
+    async def _has_begun(self, step: MigrationStep) -> bool:
         is_past = await self._times.is_past("begins_at", margin=SWEEP_MARGIN)
         return await self._applied.find_one({"_id": step.name} | is_past) is not None
 
     async def _take_lease(self, owner: str) -> None:
-        """Wait for the lease; one that its owner did not release expires."""
+        """Wait for the lease; a lease that its owner did not release expires."""
         try:
             async with asyncio.timeout(_WAIT_SECONDS):
                 while not await self._try_lease(owner):  # noqa: ASYNC110 - held by another process
@@ -338,9 +345,9 @@ class Migrator:
             ) from error
 
     async def _try_lease(self, owner: str) -> bool:
-        """Take the lease if there is none, else if it has expired: an upsert cannot compare with the server's time.
+        """Take the lease if it is free or has expired; return False if another process holds it.
 
-        The first update that names a time also shows that the server knows ``$$NOW``.
+        This also finds out if the server refuses ``$$NOW``.
         """
         try:
             return await self._take_free_lease(owner)
@@ -358,10 +365,10 @@ class Migrator:
         is_past = await self._times.is_past("until")
         return is_new or await self._applied.update({"_id": _LEASE, **is_past}, lease)
 
-    async def _records_of_this_server(self) -> Records | None:
-        """Return the records; None if they were moved to a server that refuses ``$$NOW`` and do not say so.
+    async def _records_of_this_server(self) -> MigrationRecords | None:
+        """Return the records; None if the server refuses ``$$NOW`` and the records do not have that yet.
 
-        One command where the server knows ``$$NOW``, else two.
+        In the second case the database was moved to this server. One command if the server knows ``$$NOW``, else two.
         """
         condition = None if self._driver.name == "memory" else ALWAYS_BY_SERVER_TIME
         try:
@@ -387,9 +394,9 @@ class Migrator:
 async def _refused_by(driver: Driver) -> set[str]:
     """Return the names of the constructs that the server refuses, as in `Driver.refused`. Three commands.
 
-    They work on the collection of migrations, find nothing, and so change nothing.
+    The commands match no document, so they change nothing.
     """
-    if driver.name == "memory":  # it never sends them
+    if driver.name == "memory":  # these constructs are never used in memory
         return set()
     documents = Collection(driver, MIGRATIONS)
     update = setting_from_now({}, field=_AT, ahead=timedelta(seconds=1))
@@ -403,11 +410,11 @@ async def _refused_by(driver: Driver) -> set[str]:
 
 
 async def _is_refused(command: Callable[[], Awaitable[object]]) -> bool:
-    """Return True if the server refuses a command; an error that says nothing about that is raised."""
+    """Return True if the server refuses a command; errors with other causes are raised."""
     try:
         await command()
     except MissingPrivilegeError:
-        return False  # the first use shows it
+        return False  # unknown; the first use finds out
     except StoreError as error:
         if is_refusal(error):
             return True
@@ -416,23 +423,23 @@ async def _is_refused(command: Callable[[], Awaitable[object]]) -> bool:
 
 
 @cache
-def discover() -> tuple[Migration, ...]:
+def discover() -> tuple[MigrationStep, ...]:
     """Return all migrations of this version, in order."""
     files = sorted(path for path in _folder().iterdir() if _FILE_NAME.fullmatch(path.name))
     return tuple(_load(path) for path in files)
 
 
 def _folder() -> Path:
-    """Return the folder of the files: inside an installed package, next to it in a checkout."""
+    """Return the folder of the migrations: inside an installed package, next to the package in a checkout."""
     package = Path(__file__).parents[1]
     installed = package / "_migrations"
     return installed if installed.is_dir() else package.parent / "migrations"
 
 
-def _load(path: Path) -> Migration:
+def _load(path: Path) -> MigrationStep:
     spec = importlib.util.spec_from_file_location(f"convstore._migrations.{path.stem}", path)
     assert spec is not None  # noqa: S101 - the path is a Python file
-    assert spec.loader is not None  # noqa: S101 - likewise
+    assert spec.loader is not None  # noqa: S101 - the path is a Python file
     module: ModuleType = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     summary = (module.__doc__ or "").strip().partition("\n")[0]
@@ -440,4 +447,4 @@ def _load(path: Path) -> Migration:
         name.lower(): value for name, value in vars(module).items() if name in ("PHASE", "LEVEL")
     }
     checksum = hashlib.sha256(path.read_text(encoding="utf-8").encode()).hexdigest()[:16]
-    return Migration(path.stem, summary, module.up, **named, checksum=checksum)
+    return MigrationStep(path.stem, summary, module.up, **named, checksum=checksum)

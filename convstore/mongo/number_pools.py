@@ -1,6 +1,7 @@
-"""Read and write the source numbers that are reserved for the children of a conversation, a field of its state.
+"""Read and write the pool of source numbers that are reserved for the children of a conversation.
 
-Each change is one update of an existing state. A number leaves the pool once; what is lost of a pool is never given.
+The pool is a field of the conversation's state. Each change is one update of an existing state. A number leaves the
+pool only once; numbers of a lost pool are never used.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from convstore.mongo.keys import LOG, of_state
 from convstore.mongo.versions import readable
 
 MAX_BLOCK = 1_000
-"""Numbers in the largest block, unless more are needed at once; a block has as many as all before it."""
+"""Numbers in the largest block, unless more are needed at once; smaller blocks double the numbers so far."""
 
 UNRESERVED = "it has source numbers that the log did not reserve"
 
@@ -30,9 +31,9 @@ class NumberPools:
         self._log = Collection(driver, LOG)
 
     async def take(self, conversation: str, number: int) -> tuple[range, int | None]:
-        """Take adjacent numbers, none if there are not enough; return them, and how many it ever had. Two commands.
+        """Take adjacent numbers from the pool; the range is empty if the pool has too few. Two commands at most.
 
-        It never had any, None, if the conversation has no state.
+        Also return how many numbers the pool has ever had, None if the conversation has no state.
         """
         query = of_state(conversation)
         taken = {"$inc": {"numbers.free": -number}}
@@ -45,7 +46,7 @@ class NumberPools:
         return range(0), None if state is None else _pool(state)[2]
 
     async def fill(self, conversation: str, block: range, *, given: int) -> None:
-        """Replace the numbers that are left by the end of a block, after `given` numbers in all. One command."""
+        """Replace the pool by the numbers in `block`; `given` is how many it has ever had. One command."""
         pool = {"free": len(block), "last": block.stop - 1, "given": given}
         await self._log.update(
             of_state(conversation) | readable("state"), {"$set": {"numbers": pool}}
@@ -53,16 +54,19 @@ class NumberPools:
 
 
 def check_pool(state: Document, *, through: int) -> None:
-    """Raise a CorruptDocumentError if a state has numbers that its log, which ends with one, did not reserve."""
+    """Raise a CorruptDocumentError if a state has numbers that its log did not reserve.
+
+    `through` is the highest number that the log has reserved or used.
+    """
     free, last, given = _pool(state)
     if not free <= given <= last <= through:
         raise CorruptDocumentError(str(state["_id"]), UNRESERVED)
 
 
 def lost_reservation(state: Document, *, through: int) -> int:
-    """Return the last number that children were given, if the log ends with a lower one; 0 if nothing is lost.
+    """Return the last number that was reserved for children if the log has lost its reservation, else 0.
 
-    A number far ahead is damage, and would use up those that follow.
+    A number that is far higher than `through`, the highest of the log, counts as damage of the state.
     """
     try:
         free, last, given = _pool(state)
@@ -76,6 +80,6 @@ def _pool(state: Document) -> tuple[int, int, int]:
     with reading(state):
         pool = state.get("numbers", {"free": 0, "last": 0, "given": 0})
         if not isinstance(pool, Mapping):
-            raise TypeError("the numbers of children are no document")
+            raise TypeError("the numbers of children are not a document")
         free, last, given = (stored_number(pool[name]) for name in ("free", "last", "given"))
         return free, last, given

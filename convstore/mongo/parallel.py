@@ -1,4 +1,4 @@
-"""Await several things at once: an error is raised once all of them have ended, so no command is left in flight."""
+"""Await several operations at once: an error is raised after all of them have ended, so no command is in flight."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def together(*work: Awaitable[_Result]) -> tuple[_Result, ...]: ...
 
 
 async def together(*work: Awaitable[Any]) -> tuple[Any, ...]:
-    """Await all at once, and return the results in order; of several errors the first one in order is raised."""
+    """Await all at once, and return the results in order; if several fail, raise the first error in this order."""
     tasks = [asyncio.ensure_future(each) for each in work]
     await asyncio.gather(*tasks, return_exceptions=True)
     return tuple(task.result() for task in tasks)
@@ -49,6 +49,6 @@ async def in_parallel(
 
 
 def retrieve(task: asyncio.Future[Any]) -> None:
-    """Done callback of a task that nobody may await: its error is retrieved, so that asyncio does not log it."""
+    """Done callback of a task that may not be awaited: retrieve its error, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""Convert the locations of payloads to documents and back, find their chunks and join these; sends nothing."""
+"""Convert the locations of payloads to documents and back, find their chunks and join them; sends no command."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def payload_from(document: Mapping[str, Any]) -> PayloadRef:
         (document["chunk"], document["size"], document["shown"], get("own", ends[-1]))
     )
     if shown and shown not in ends:
-        raise ValueError("no chunk ends where the part of the payload that views show ends")
+        raise ValueError("the part of the payload that views show does not end with a chunk")
     if own > ends[-1]:
         raise ValueError("the message's part of the payload ends after the payload")
     return PayloadRef(
@@ -67,7 +67,7 @@ def _digest_from(value: Any) -> bytes:
 
 
 def payloads_in(stored: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the stored locations of payloads anywhere in a part of a document, damaged ones as well."""
+    """Yield the stored locations of payloads anywhere in a part of a document, including damaged ones."""
     if isinstance(stored, Mapping):
         if stored.keys() >= _FIELDS:
             yield stored
@@ -96,7 +96,7 @@ def piece_of(ref: PayloadRef, start: int, end: int, chunks: Mapping[tuple[str, i
 
 
 def decompressed(frames: Sequence[tuple[str, Any, int]]) -> list[str]:
-    """Return the texts of some chunks, each given as its key, its frame and its number of characters."""
+    """Return the texts of some chunks; each chunk is given as its key, its frame and its number of characters."""
     texts = []
     for key, frame, characters in frames:
         try:

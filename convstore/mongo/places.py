@@ -1,8 +1,7 @@
-"""Read what entries say of the places of variants, see `log.facts.standing`.
+"""Read the facts of entries about the places of variants, see `log.facts.standing`.
 
-Each method is one command, if it says no more.
-
-No query bounds ``_id`` as well: a server might then search a range of the log for one entry.
+Each method is one command, unless its docstring says otherwise. Queries by `lookup` have no bounds on ``_id``, because
+a server might then scan a range of the log for one entry.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _MOST_EVENTS = 200
 
 
 class StandingRow(NamedTuple):
-    """Variant that is active at a place as of an entry, with the entry's number and date."""
+    """The variants of a place as of an entry, with the entry's number and date."""
 
     number: int
     at: datetime
@@ -45,7 +44,7 @@ class Places:
     async def entries_of(
         self, conversation: str, place: str, variants: Iterable[str], *, through: int
     ) -> list[Entry]:
-        """Return the entries up to a number that some variants at a place consist of, in order."""
+        """Return the entries of some variants at a place, up to a number, in order."""
         keys = [of_variant(place, variant) for variant in variants]
         query = {"conversation": conversation, "lookup": {"$in": keys}}
         found = await self._log.find(query, LEAN, order=BY_KEY)
@@ -55,9 +54,9 @@ class Places:
     async def last(
         self, conversation: str, key: bytes, *, through: int | None = None
     ) -> StandingRow | None:
-        """Return what the last entry with a key says, None without one.
+        """Return the fact of the last entry with a key, if there is one.
 
-        One command; another one if that entry is after the number `through`.
+        One command, and one more if that entry is after the number `through`.
         """
         query: dict[str, Any] = {"conversation": conversation, "lookup": key}
         found = await self._log.find(query, _STANDING, order=NEWEST_FIRST, limit=1)
@@ -77,7 +76,7 @@ class Places:
     async def rows(
         self, conversation: str, keys: Sequence[bytes], *, limit: int = 0
     ) -> list[StandingRow]:
-        """Return what the entries with some keys say, or the newest `limit` of them, newest first."""
+        """Return the facts of the entries with some keys, or of the newest `limit` of them, newest first."""
         query = {"conversation": conversation, "lookup": {"$in": keys}}
         found = await self._log.find(query, _STANDING, order=NEWEST_FIRST, limit=limit)
         return [_row(document) for document in found]
@@ -90,9 +89,9 @@ class Places:
         *,
         through: int,
     ) -> list[TurnEvent]:
-        """Return how calls of a turn wait and what was decided, up to an entry, in order.
+        """Return the events of a turn's calls, waits and decisions, up to an entry, in order.
 
-        Also what was said while these variants of it, by place and id, were hidden.
+        This includes events that were recorded while these variants, given by place and id, were hidden.
         """
         keys = [of_variant(place, variant) for place, variant in variants]
         query = {"conversation": conversation, "lookup": {"$in": [events_of(turn_id), *keys]}}
@@ -108,7 +107,7 @@ class Places:
         return events
 
     async def of_turns(self, conversation: str, turn_ids: Iterable[str]) -> dict[str, str]:
-        """Return the places of some turns, by the ids of their questions; reads no contents."""
+        """Return the places of some turns, by the ids of their questions, without reading contents."""
         wanted = set(turn_ids)
         query = {"conversation": conversation, "messages.id": {"$in": sorted(wanted)}}
         places = dict[str, str]()

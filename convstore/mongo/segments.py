@@ -1,9 +1,9 @@
 """Read and write the ``search`` collection: immutable segments of the search index.
 
-A segment covers a range of entries and is stored under the first of them and the analyzer that made it. So the insert
-of a segment decides between two processes that seal the same entries, a larger segment replaces the first of those that
-it covers in one write, and processes with different analyzers do not disturb each other. The links of the entries
-before its first and of its last one bind it to the log. Everything in it can be derived from the log.
+A segment covers a range of entries and is stored under the number of the first entry and the name of its analyzer. So
+only one of two processes that seal the same entries can insert its segment, a larger segment replaces the first of the
+segments that it covers in one write, and processes with different analyzers do not disturb each other. The links of the
+entry before the segment and of its last entry bind it to the log. All its data can be derived from the log.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class StoredSegment:
         first: Number of the first entry.
         until: Number of the last entry.
         after: The link of the entry before the first one, 0 if the segment begins with the log.
-        link: The link of the last entry. A log that was restored from a backup has another one.
+        link: The link of the last entry; after a restore from a backup it differs from the log's.
         tokens: The running total of the log at that entry, to estimate how much was appended since.
-        characters: Characters of the texts in it.
-        merges: 1 if it was merged, else 0.
-        read_at: When it was made, or last found by a search, to half a day; None for a new one.
+        characters: Number of characters of its texts.
+        merges: 1 if it was merged from smaller segments, else 0.
+        read_at: When it was written, or last used by a search, to half a day; None for a new one.
         part: Its contents; empty if they were not read.
     """
 
@@ -53,7 +53,7 @@ class StoredSegment:
     part: Segment = field(default_factory=lambda: Segment({}))
 
     def followed_by(self, last: Totals, *, characters: int) -> StoredSegment:
-        """Return the next one, up to the entry with these totals, without contents."""
+        """Return the next segment, up to the entry with these totals, without contents."""
         return StoredSegment(
             self.until + 1, last.entries, self.link, last.link, last.tokens, characters
         )
@@ -62,8 +62,8 @@ class StoredSegment:
 _NOTHING = StoredSegment(first=0, until=0, after=0, link=0, tokens=0, characters=0)
 
 
-class Chain(list[StoredSegment]):
-    """Segments that cover a log from its first entry on, each following the one before it."""
+class SegmentChain(list[StoredSegment]):
+    """Adjacent segments that cover a log from its first entry on."""
 
     def add(
         self,
@@ -72,7 +72,7 @@ class Chain(list[StoredSegment]):
         contents: bool = True,
         only: Sequence[tuple[str, ...]] | None = None,
     ) -> None:
-        """Add the segment of a document, or only the words of a query of it, if it follows and is not damaged."""
+        """Add the segment in a document, if it is the next one and not damaged; with `only` just some words of it."""
         with suppress(ValueError):  # `verify` reports it
             segment = segment_from(document, contents=contents)
             if self.is_followed_by(segment):
@@ -82,16 +82,16 @@ class Chain(list[StoredSegment]):
 
     @property
     def last(self) -> StoredSegment:
-        """Return the last one; one that ends before the first entry if there is none."""
+        """Return the last segment, or one that ends before the first entry."""
         return self[-1] if self else _NOTHING
 
     @property
     def parts(self) -> list[Segment]:
-        """Return their contents."""
+        """Return the contents of all segments."""
         return [segment.part for segment in self]
 
     def is_followed_by(self, segment: StoredSegment) -> bool:
-        """Return True if a segment begins where they end, and in the same log."""
+        """Return True if a segment is the next one, and of the same log."""
         return (segment.first, segment.after) == (self.last.until + 1, self.last.link)
 
     def ends_with(self, totals: Totals) -> bool:
@@ -99,14 +99,14 @@ class Chain(list[StoredSegment]):
         return (self.last.until, self.last.link) == (totals.entries, totals.link)
 
     def is_read_mark_due(self, now: datetime) -> bool:
-        """Return True if half a day passed since a search was noted in the segments that it read."""
+        """Return True if the use by a search was last recorded more than half a day ago."""
         return any(
             segment.read_at is None or now - segment.read_at > _UNREAD / 2 for segment in self[:1]
         )
 
 
 class Segments:
-    """Commands on the ``search`` collection; those of other analyzers are left alone."""
+    """Commands on the ``search`` collection; segments of other analyzers are not read or replaced."""
 
     def __init__(self, driver: Driver) -> None:
         self._search = Collection(driver, SEARCH)
@@ -130,9 +130,9 @@ class Segments:
         kept: Iterable[StoredSegment],
         at: datetime,
     ) -> bool:
-        """Store a segment, and remove those that were read but are not kept; False if another process was first.
+        """Store a segment, and remove those in `read` that are not in `kept`; False if another process was first.
 
-        What changed since it was read stays. At most two commands.
+        Segments that changed since they were read are not removed. At most two commands.
         """
         document: dict[str, object] = {
             "_id": segment_id(conversation, segment.first, analyzer()),
@@ -161,7 +161,7 @@ class Segments:
         return is_stored
 
     async def mark_read(self, conversation: str, at: datetime) -> None:
-        """Store that a search read a conversation, and drop what another analyzer made and nobody read for a day.
+        """Record that a search read a conversation; delete its segments of other analyzers that are unused for a day.
 
         Two commands.
         """
@@ -171,7 +171,11 @@ class Segments:
 
 
 def segment_from(document: Document, *, contents: bool = True) -> StoredSegment:
-    """Return the segment of a document that was read with its contents or without; ValueError if it is damaged."""
+    """Return the segment in a document that was read with or without its contents.
+
+    Raises:
+        ValueError: The document is damaged.
+    """
     try:
         first = stored_number(int(str(document["_id"]).split(":")[1]), minimum=1)
         if document["_id"] != segment_id(
@@ -194,15 +198,15 @@ def segment_from(document: Document, *, contents: bool = True) -> StoredSegment:
 
 
 def is_foreign(document: Document) -> bool:
-    """Return True if another analyzer made a segment, as its key and its field say; its form may be another one."""
+    """Return True if another analyzer made a segment, by its key and its version; its format may differ."""
     return document.get("version") != analyzer() and str(document["_id"]).endswith(
         f":{document.get('version')}"
     )
 
 
-def chain_of(documents: Iterable[Document], *, contents: bool = True) -> Chain:
-    """Return the segments of some documents, without damaged ones and those after them: the log has it all."""
-    chain = Chain()
+def chain_of(documents: Iterable[Document], *, contents: bool = True) -> SegmentChain:
+    """Return the segments in some documents up to the first damaged one; the log is read for the rest."""
+    chain = SegmentChain()
     for document in documents:
         chain.add(document, contents=contents)
     return chain
@@ -213,7 +217,7 @@ def _own(conversation: str) -> dict[str, object]:
 
 
 def _digest(document: Document) -> bytes:
-    """Return the digest of all fields of a document that are read and never change."""
+    """Return the digest of all fields of a document that never change."""
     header = [str(document["_id"]).partition(":")[2], *(int(document[name]) for name in _NUMBERS)]
     digest = hashlib.sha256(repr(header).encode())
     for name in SECTIONS:

@@ -1,8 +1,8 @@
-"""Try on a server all constructs that the store uses, and report what the server lacks.
+"""Try all constructs that the store uses on a server, and report those that the server lacks.
 
-Only behaviour counts, never a version: servers that imitate MongoDB name one of its versions. The
+Only behaviour counts, not the version: servers that imitate MongoDB report one of its versions. The
 collections of a probe have fixed names, so that a role can permit them, and so that the next run
-removes those of a killed one. A marker in them shows if two runs disturbed each other.
+removes those of a killed run. A marker in them detects two runs at the same time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MARKER = "marker"
 _CLEANING_SECONDS = 10.0
 _MAX_REASON = 200
 _BUSY = frozenset({112, 16500})
-"""Codes of a busy server: a conflict of writes, and the limit of requests of Cosmos DB."""
+"""Codes of a busy server: a write conflict, and the request limit of Cosmos DB."""
 
 _ADDRESSES = {
     ".docdb.amazonaws.com": "Amazon DocumentDB",
@@ -47,7 +47,7 @@ _ADDRESSES = {
     ".cosmos.azure.com": "Azure Cosmos DB for MongoDB",
 }
 _OF_MONGODB = {"allocator", "gitVersion", "storageEngines"}
-"""Fields of `buildInfo` that MongoDB's own servers have, and those that imitate it lack."""
+"""Fields of `buildInfo` that only MongoDB's own servers have."""
 
 _Topology = Literal["standalone", "replica set", "sharded cluster"]
 _Lack = Literal["lacking", "refused", "refused by a known code"]
@@ -57,9 +57,9 @@ _AMBIGUOUS = "code 13, by which this server may also mean that it does not have 
 
 
 async def probe_server(database: Any, *, seconds: float = PROBE_SECONDS) -> ServerReport:
-    """Try all constructs that a store uses, and remove everything again, also that of a killed run.
+    """Try all constructs that a store uses; afterwards remove all collections of the probe, also of a killed run.
 
-    Nothing of a store in the database is read or written. A run takes about two seconds.
+    Collections of a store in the database are not touched. A run takes about two seconds.
 
     Args:
         database: A database of one of the drivers.
@@ -67,12 +67,12 @@ async def probe_server(database: Any, *, seconds: float = PROBE_SECONDS) -> Serv
 
     Raises:
         InvalidInputError: The database is in memory, or the time limit is not above zero.
-        StoreUnavailableError: The server does not answer, or was lost meanwhile.
-        StoreError: Another probe worked on the same database, so that the result may be wrong.
+        StoreUnavailableError: The server does not answer, or the connection was lost meanwhile.
+        StoreError: Another probe ran on the same database, so that the result may be wrong.
     """
     driver = Driver(database, prefix=PROBE_PREFIX)
     if driver.name == "memory":
-        raise InvalidInputError("a database in memory has no server: pass the address of one")
+        raise InvalidInputError("a database in memory has no server; pass the address of a server")
     if not seconds > 0:
         raise InvalidInputError(f"the time limit is {seconds!r} seconds; pass a number above 0")
     probe = _Probe(driver)
@@ -134,7 +134,7 @@ class _Probe:
             async with asyncio.timeout(seconds):
                 await self._try_all()
         except TimeoutError:
-            obstacle = f"the time limit of {duration(seconds)} ended before; allow more (--timeout)"
+            obstacle = f"the time limit of {duration(seconds)} was reached; allow more (--timeout)"
         except MissingPrivilegeError as error:
             obstacle = self._of_privilege(error)
         finally:
@@ -175,10 +175,10 @@ class _Probe:
         return ProbedConstruct(name=construct.name, status="supported")
 
     def _refused(self, construct: Construct, error: StoreError) -> ProbedConstruct:
-        """Judge a refusal: it is a lack, unless the user or the moment is its cause."""
+        """Return the result of a refusal: the construct is lacking, unless the user or a busy server is the cause."""
         code = getattr(error.__cause__, "code", None)
         needs_code = construct.replaced_if == "refused by a known code"
-        is_replaced = bool(construct.instead) and not needs_code
+        is_replaced = bool(construct.replacement) and not needs_code
         if isinstance(error, MissingPrivilegeError) and (self._is_mongodb or not is_replaced):
             return _not_tried(construct, self._of_privilege(error), code)
         if code in _BUSY:
@@ -187,7 +187,7 @@ class _Probe:
         return _lacking(construct, _reason_of(error), code, lack)
 
     def _of_privilege(self, error: MissingPrivilegeError) -> str:
-        """Return why something was not permitted, and what to do about it where that is known."""
+        """Return why a command was not permitted, and what to do if that is known."""
         reason = _reason_of(error)
         return f"{reason}; {_GRANT}" if self._is_mongodb else f"{reason} ({_AMBIGUOUS})"
 
@@ -204,8 +204,12 @@ class _Probe:
             ) from error
 
     async def _remove_own(self) -> None:
-        """Remove the collections, unless another run has made them its own."""
-        with suppress(MissingPrivilegeError):  # its user may write, but not read
+        """Remove the collections, unless another run uses them.
+
+        Raises:
+            StoreError: Another run uses them.
+        """
+        with suppress(MissingPrivilegeError):  # the user may write, but not read
             marker = await self._marker.find_one({"_id": _MARKER})
             is_lost = marker is None and self._is_marked
             if is_lost or (marker is not None and marker.get("owner") != self._owner):
@@ -228,13 +232,13 @@ def _not_tried(construct: Construct, reason: str, code: int | None = None) -> Pr
 def _lacking(
     construct: Construct, reason: str, code: int | None = None, lack: _Lack = "lacking"
 ) -> ProbedConstruct:
-    """Return a lack; it is replaced if something does, and the store notices the lack."""
+    """Return the result for a construct that is lacking: "replaced" if the store notices that and has a replacement."""
     is_noticed = _LACKS.index(lack) >= _LACKS.index(construct.replaced_if)
-    is_replaced = bool(construct.instead) and is_noticed
+    is_replaced = bool(construct.replacement) and is_noticed
     return ProbedConstruct(
         name=construct.name,
         status="replaced" if is_replaced else "missing",
-        without=construct.instead if is_replaced else construct.falls,
+        without=construct.replacement if is_replaced else construct.consequence,
         reason=reason,
         code=code,
     )
@@ -247,7 +251,7 @@ def _topology_of(hello: Mapping[str, Any]) -> _Topology:
 
 
 def _reason_of(error: StoreError) -> str:
-    """Return the server's own text of a refusal, else ours."""
+    """Return the server's text of a refusal, else that of convstore."""
     cause = error.__cause__
     return _short(reason_of(cause) if isinstance(cause, Exception) else str(error))
 

@@ -26,19 +26,19 @@ from convstore.sources.places import SourcePlace
 from convstore.sources.source import TEXT_DIGEST_BYTES
 
 _BLOCK = 16
-"""Source ids in one block: a result has about ten sources, so it is found by one or two blocks."""
+"""Number of source ids in one block: a result has about ten sources, so one or two blocks find it."""
 
 _MAX_EXACT = 10
-"""Number of ids up to which the server drops the entries of a block that have none of them."""
+"""Number of ids up to which the filter excludes entries of the same blocks without these ids."""
 
 
 def source_blocks(numbers: Iterable[int]) -> list[int]:
-    """Return the blocks of source ids that contain some ids; an index finds sources by these blocks."""
+    """Return the blocks that contain some source ids; sources are indexed by these blocks."""
     return sorted({number // _BLOCK for number in numbers})
 
 
 def source_filter(numbers: Iterable[int]) -> dict[str, Any]:
-    """Return the filter for entries that have or claim some source ids; for many ids it also finds their neighbours."""
+    """Return the filter for entries that have or claim some source ids; for many ids also entries near them match."""
     wanted = sorted(numbers)
     found: dict[str, Any] = {"lookup": {"$in": source_blocks(wanted)}}
     if len(wanted) <= _MAX_EXACT:
@@ -60,7 +60,7 @@ def source_documents(entry: Entry) -> list[dict[str, Any]]:
 
 
 def _run_of(numbered: tuple[int, EntrySource]) -> tuple[str, bool, bool, int]:
-    """Return what the sources of one run share; the difference of id and index is constant for adjacent ids."""
+    """Return the key that the sources of one run share; the difference of id and index is constant for adjacent ids."""
     index, source = numbered
     return source.message_id, source.kept, source.is_shown, source.id - index
 
@@ -97,7 +97,7 @@ def _rare_columns(run: Sequence[EntrySource]) -> dict[str, list[Any]]:
 
 
 def sources_from(document: Mapping[str, Any], messages: Sequence[Any]) -> tuple[EntrySource, ...]:
-    """Return an entry's sources; none if its messages were not read."""
+    """Return an entry's sources; empty if its messages were not read."""
     if "messages" not in document:
         return ()
     runs = stored_list(document["sources"], minimum=1)
@@ -145,7 +145,7 @@ def _run_from(run: Mapping[str, Any], messages: Sequence[Any], entry: str) -> li
 
 
 def _places_of(run: Mapping[str, Any]) -> list[SourcePlace]:
-    """Return the places of a run's sources; raise a ValueError for a place that no source can have."""
+    """Return the positions of a run's sources; raise a ValueError for an impossible position."""
     columns = (stored_numbers(stored_list(run[name])) for name in ("starts", "middles", "ends"))
     places = [SourcePlace(*ends) for ends in zip(*columns, strict=True)]
     if any(not place.start <= place.middle <= place.end for place in places):
@@ -177,7 +177,7 @@ def _digests_of(run: Mapping[str, Any]) -> list[bytes]:
 
 
 def taken_ids(document: Mapping[str, Any], wanted: Iterable[int]) -> set[int]:
-    """Return those of some ids that an entry has or claims; raise a CorruptDocumentError if it is damaged."""
+    """Return the ids among some that an entry has or claims; raise a CorruptDocumentError if it is damaged."""
     with reading(document):
         sources, kept = (
             stored_list(document.get(name, ())) for name in ("sources", "kept_source_ids")

@@ -1,4 +1,4 @@
-"""Convert the state of a conversation to its document and back; sends nothing."""
+"""Convert the state of a conversation to its document and back; sends no command."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from convstore.mongo.summaries import summary_document, summary_from
 from convstore.mongo.versions import stamped
 
 _SUMMARY_BYTES = 32_000
-"""Larger summaries are stored without their text, which is in ``summaries``."""
+"""Size above which a state has its summary without the text, which is in ``summaries``."""
 
 
 def new_state(conversation: str, entry: Entry) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def state_document(state: State) -> dict[str, Any]:
 
 
 def state_from(document: Mapping[str, Any], summary: SummaryRecord | None) -> State:
-    """Return the state of a document, given its current summary; raise a CorruptDocumentError if it is damaged."""
+    """Return the state in a document, given its current summary; raise a CorruptDocumentError if it is damaged."""
     with reading(document):
         conversation = stored_text(document["conversation"])
         if document["_id"] != state_id(conversation):
@@ -75,7 +75,7 @@ def state_from(document: Mapping[str, Any], summary: SummaryRecord | None) -> St
         newest = stored_text(document.get("newest", ""))
         versions = stored_number(document.get("versions", 0))
         if bool(newest) != bool(versions):
-            raise ValueError("its newest summary and their number do not agree")
+            raise ValueError("its newest summary and its number of summaries do not agree")
         return State(
             conversation,
             utc(document["at"]),
@@ -93,7 +93,11 @@ def state_from(document: Mapping[str, Any], summary: SummaryRecord | None) -> St
 
 
 def current_summary(document: Mapping[str, Any]) -> tuple[str, bytes]:
-    """Return token and digest of a state's current summary, empty for none; a CorruptDocumentError if it is damaged."""
+    """Return token and digest of a state's current summary; empty if it has no summary.
+
+    Raises:
+        CorruptDocumentError: The state is damaged.
+    """
     if (summary := document.get("summary")) is None:
         return "", b""
     with reading(document):
@@ -101,20 +105,24 @@ def current_summary(document: Mapping[str, Any]) -> tuple[str, bytes]:
 
 
 def changes_in(document: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """Return the changes of the current summary in a state: last entries and tokens; CorruptDocumentError if not."""
+    """Return the changes of the current summary in a state: the log's last entry at that time, and the token.
+
+    Raises:
+        CorruptDocumentError: The state is damaged.
+    """
     with reading(document):
         pairs = [stored_list(change) for change in stored_list(document.get("changes", ()))]
         return [(stored_number(entry), stored_text(token)) for entry, token in pairs]
 
 
 def summary_in(document: Mapping[str, Any]) -> SummaryRecord | None:
-    """Return the current summary in a state's document; None if it is large, so that its text is elsewhere."""
+    """Return the current summary in a state's document; None if its text is only in ``summaries``."""
     summary = document["summary"]
     return summary_from(summary, state=str(document.get("_id"))) if "text" in summary else None
 
 
 def record_document(key: str, record: ViewRecord) -> dict[str, Any]:
-    """Return the record of a policy's views in the form that states store, with a digest of it and of the key."""
+    """Return the record of a policy's views in the form that states store, with a digest of record and key."""
     results = [[result.ordinal, *map(to_stored, result.name)] for result in record.results or ()]
     document = record._asdict() | {"results": results}
     return document | {"digest": _digest(key, document)}
@@ -148,7 +156,7 @@ def views_in(document: Mapping[str, Any]) -> dict[str, ViewRecord]:
 
 
 def move_document(key: str, move: Move) -> dict[str, Any]:
-    """Return a move of a record as states keep it for past views."""
+    """Return a move of a record in the form that states store for past views."""
     return {
         "seen": move.seen,
         **record_document(_owner(key, move.seen), move.record._replace(results=None)),
@@ -156,11 +164,11 @@ def move_document(key: str, move: Move) -> dict[str, Any]:
 
 
 def _owner(key: str, seen: int) -> str:
-    return f"{key} {seen}"  # so that the digest covers both
+    return f"{key} {seen}"  # the digest covers both
 
 
 def moves_in(document: Mapping[str, Any], key: str) -> list[Move]:
-    """Return the kept moves of a policy's record, oldest first; raise a CorruptDocumentError if they are damaged."""
+    """Return the stored moves of a policy's record, oldest first; raise a CorruptDocumentError if they are damaged."""
     with reading(document):
         found = []
         for move in document.get("moves", {}).get(key, ()):
@@ -171,7 +179,7 @@ def moves_in(document: Mapping[str, Any], key: str) -> list[Move]:
 
 
 def copied_summary(summary: SummaryRecord | None) -> dict[str, Any] | None:
-    """Return the copy of a summary in a state; without its text if that is large."""
+    """Return the copy of a summary for a state; a large one is without its text."""
     if summary is None:
         return None
     document = summary_document(summary)
@@ -181,12 +189,12 @@ def copied_summary(summary: SummaryRecord | None) -> dict[str, Any] | None:
 
 
 def system_document(system: LeadingSystem, conversation: str) -> dict[str, Any]:
-    """Return leading system messages in the form that states store, with a digest of it and of the conversation."""
-    # which no view reads
-    bare = [replace(message, content_digest=b"") for message in system.messages]
+    """Return leading system messages in the form that states store, with a digest of them and the conversation."""
+    # views do not read content digests
+    messages = [replace(message, content_digest=b"") for message in system.messages]
     document = {
         "messages": storable(
-            [message_document(message) | {"ordinal": message.ordinal} for message in bare]
+            [message_document(message) | {"ordinal": message.ordinal} for message in messages]
         ),
         "through": system.through,
         "rewound": [list(gap) for gap in system.gaps],
@@ -196,7 +204,7 @@ def system_document(system: LeadingSystem, conversation: str) -> dict[str, Any]:
 
 
 def system_in(state: Mapping[str, Any]) -> LeadingSystem | None:
-    """Return the leading system messages in a state's document; None if only the log has them whole."""
+    """Return the leading system messages in a state's document; None if they are missing or damaged there."""
     try:
         document = dict(state["system"])
         key = str(state["_id"])

@@ -34,7 +34,7 @@ from convstore.mongo.state_documents import (
 from convstore.mongo.versions import readable
 
 MAXIMUM_RECORDS = 16
-"""Policies whose records a state keeps."""
+"""Maximum number of policies in a state with records."""
 
 _MAXIMUM_MOVES = 32
 _FIELDS_WITH_SYSTEM = dict.fromkeys((*VIEW_FIELDS, "changes", "moves", "turn", "numbers"), 0)
@@ -49,9 +49,9 @@ _FIELDS_OF_TIP: dict[str, Any] = {
 
 
 class LogTip(NamedTuple):
-    """The tip of a log: the last entry without its messages, its last message, and if a lease on a turn is stored.
+    """The tip of a log: the last entry without its messages, its last message, and True if a turn's lease is stored.
 
-    The message is None in an entry without messages. The lease may have lapsed.
+    The message is None if the entry has no messages. The lease may have expired.
     """
 
     entry: Entry
@@ -68,13 +68,13 @@ class States:
         self._raw_log = Collection(driver, LOG, raw=True)
 
     async def find(self, conversation: str) -> Document | None:
-        """Return the document of a state, or None. One command."""
+        """Return the document of a state, if it exists. One command."""
         return await self._log.find_one(of_state(conversation))
 
     async def latest_start(self, conversation: str) -> tuple[int, int] | None:
-        """Return the latest place where views begin: number of the entry, and ordinal; None if nothing is left out.
+        """Return the latest position where views begin, as entry number and ordinal; None if views have the whole log.
 
-        It is where views under any policy begin by their record, or what follows the current summary. One command.
+        Views begin at the start in their policy's record, or after the current summary. One command.
         """
         query = of_state(conversation)
         fields = {"views": 1, "summary.entry": 1, "summary.last": 1}
@@ -97,11 +97,10 @@ class States:
         known: Entry | None = None,
         items_from: int = 0,
     ) -> tuple[Document | None, list[Entry], list[int]]:
-        """Return the document of the state, None if it is missing, and the last entries from a number on, in order.
+        """Return the document of the state, if it exists, and the last entries from a number on, in order.
 
-        The third value has the sizes in bytes of the entries that were read, but not parsed.
-
-        One command up to a thousand entries.
+        The third value is a list of sizes in bytes, of the entries that were read but not parsed. One command up to a
+        thousand entries.
 
         Args:
             conversation: Id of the conversation.
@@ -110,7 +109,7 @@ class States:
             has_system: Read the leading system messages, too.
             view: Key of the record of views; entries before the start in it, or in the summary, are not parsed.
             known: An entry that was read before; it is not parsed again.
-            items_from: Skip the entries before this number that have only items, but for the first one.
+            items_from: Skip entries before this number that have only items, except the entry `start`.
         """
         fields = _FIELDS_WITH_SYSTEM if has_system else _FIELDS
         query = _query_of_end(conversation, start, items_from)
@@ -130,7 +129,7 @@ class States:
         return state, await entries_from(documents[::-1], known), list(map(size_of, passed))
 
     async def tip(self, conversation: str) -> LogTip | None:
-        """Return the tip of a log; None if it has no entry. One command."""
+        """Return the tip of a log; None if the log is empty. One command."""
         query = _query_of_end(conversation, 1, 0)
         found = await self._log.find(query, _FIELDS_OF_TIP, order=NEWEST_FIRST, limit=2)
         has_lease = any("turn" in document for document in found)
@@ -142,7 +141,7 @@ class States:
     async def last_totals(self, conversation: str) -> tuple[Totals, bool]:
         """Return the totals of the last entry, and False if the log never had a summary. One command.
 
-        True as well if the state is missing.
+        The second value is True if the state is missing.
         """
         query = _query_of_end(conversation, 0, 0)
         documents = await self._log.find(query, _TOTALS, order=[("_id", -1)], limit=2)
@@ -154,14 +153,14 @@ class States:
         return totals, may_have_summaries
 
     async def changes(self, conversation: str) -> list[tuple[int, str]]:
-        """Return every change of the current summary: the last entry that it saw, and its token. One command."""
+        """Return all changes of the current summary: the log's last entry at that time, and the token. One command."""
         query = of_state(conversation)
         return changes_in(await self._log.find_one(query, {"changes": 1}) or {"_id": query["_id"]})
 
     async def past(
         self, conversation: str, key: str
     ) -> tuple[list[tuple[int, str]], list[Move], bool]:
-        """Return the `changes`, the kept moves of a policy's record, and True if it moved before these. One command."""
+        """Return `changes`, the stored moves of a policy's record, and True if older moves may exist. One command."""
         query = of_state(conversation)
         found = await self._log.find_one(query, {"changes": 1, f"moves.{key}": 1}) or {
             "_id": query["_id"]
@@ -170,15 +169,15 @@ class States:
         return changes_in(found), moves, len(moves) == _MAXIMUM_MOVES
 
     async def insert(self, state: State) -> None:
-        """Insert a restored state, unless there is one. One command."""
+        """Insert a restored state, unless a state exists. One command."""
         await self._log.insert(state_document(state))
 
     async def remove(self, conversation: str) -> None:
-        """Remove a state, before the rest of a deleted conversation. One command."""
+        """Remove the state of a deleted conversation, before all its other documents. One command."""
         await self._log.delete_one(of_state(conversation))
 
     async def remember_system(self, state: State, system: LeadingSystem) -> None:
-        """Store the leading system messages that a load had to find, unless the state changed since. One command."""
+        """Store the leading system messages that a load read from the log, if the state is unchanged. One command."""
         await self._change(
             state, {}, {"$set": {"system": system_document(system, state.conversation)}}
         )
@@ -188,15 +187,16 @@ class States:
     ) -> bool:
         """Move the marks of a policy's record if no record of the state moved since. One command.
 
-        The last 32 moves of each policy are kept for past views. A new policy takes the place of one that did not move
-        for a day if there are 16.
+        The last 32 moves of each policy are stored for past views. If the state has records of 16 policies, the record
+        of a new policy replaces the one that moved least recently.
 
         Args:
             state: The state as it was read.
             key: Key of the policy.
             record: The moved record.
             seen: Number of the log's last entry that the load saw.
-            system: The leading system messages, which later loads do not read with the view; None keeps those stored.
+            system: The leading system messages to store, so that later loads, which begin after them, find them in the
+                state; None keeps the stored ones.
 
         Returns:
             False if another load moved a record meanwhile.
@@ -219,7 +219,7 @@ class States:
         return await self._log.update(query, update)
 
     async def lease(self, state: State, *, owner: str, time: timedelta) -> bool:
-        """Take the lease for the next summary; False if another holds it or the summary changed. One command."""
+        """Take the lease for the next summary; False if it is held or the summary changed. One command."""
         is_lease_free = await is_free(self._times, "lease.until")
         taken = await self._times.setting({"lease.owner": owner}, field="lease.until", ahead=time)
         return await self._change(state, is_lease_free, taken)
@@ -230,7 +230,7 @@ class States:
         return await self._change(state, {"lease.owner": owner}, renewed)
 
     async def give_back(self, state: State, *, owner: str, wait_until: datetime | None) -> None:
-        """Release a lease. `wait_until` records a failure and the time of the next try. One command."""
+        """Release a lease. `wait_until` records a failure and the time of the next attempt. One command."""
         changes: dict[str, Any] = {"$unset": {"lease": ""}}
         if wait_until is not None:
             changes |= {"$set": {"wait_until": wait_until}, "$inc": {"failures": 1}}
@@ -250,9 +250,9 @@ class States:
         Args:
             state: The state as it was read.
             summary: The new current summary; None to show no summary.
-            entry: Number of the last entry that this change saw; it is kept, so that past views can be built again.
-            owner: Holder of the lease who made the summary; "" if the summary was made earlier.
-            aside: Without an owner, the tokens of the summaries that are set aside.
+            entry: Number of the log's last entry at this change; it is stored, so that past views can be rebuilt.
+            owner: Holder of the lease that wrote the summary; "" if the summary was written earlier.
+            aside: Without an owner, the tokens for `State.aside`.
         """
         changes: dict[str, Any] = {
             "revision": state.revision + 1,
@@ -278,7 +278,7 @@ class States:
 
 
 def _tip_from(document: Document, *, has_lease: bool) -> LogTip:
-    """Return the tip of a log by its last entry, which was read with its last message alone."""
+    """Return the tip of a log from the document of its last entry, which has only the last message."""
     whole = {name: value for name, value in document.items() if name != "messages"}
     entry = entry_from(whole, has_messages=False)
     message = None
@@ -289,7 +289,7 @@ def _tip_from(document: Document, *, has_lease: bool) -> LogTip:
 
 
 def _query_of_end(conversation: str, start: int, items_from: int) -> dict[str, Any]:
-    """Return the filter for the state and the entries from a number on, but for those that have only items."""
+    """Return the filter for the state and the entries from a number on, without entries that have only items."""
     query = within(conversation, *end_range(conversation, start=start))
     if items_from > start + 1:
         query["$or"] = [
@@ -303,7 +303,7 @@ def _query_of_end(conversation: str, start: int, items_from: int) -> dict[str, A
 def _first_needed(state: Mapping[str, Any], view: str) -> int:
     """Return the number of the first entry that a view needs, 0 if that is unknown.
 
-    What says it is verified later; a load reads the entries that it lacks.
+    The record and the summary are verified only later; a load then reads entries that are missing.
     """
     views = state.get("views")
     record = views.get(view) if isinstance(views, Mapping) else None

@@ -1,4 +1,4 @@
-"""Measure the documents of the collections by kind and day, and what summaries cover."""
+"""Measure the documents of the collections by kind and day, and the sizes of summaries."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ GROUP_BY_DAY = {
 
 
 @dataclass(frozen=True, slots=True)
-class Amount:
-    """Documents of one kind, "entries", "payloads", or those of another collection, that were written on one day.
+class DailySize:
+    """The size of the documents of one kind that were written on one day.
 
     Attributes:
-        kind: The kind.
+        kind: "entries", "payloads", or the name of another collection.
         day: Such as "2026-11-22"; "" for documents without a date.
-        messages: The messages in them.
+        messages: Number of messages in them.
         size: Their size in bytes, as BSON.
     """
 
@@ -44,7 +44,7 @@ class Amount:
 
 
 class Statistics:
-    """Commands that read all documents, or those of some conversations, without changing any."""
+    """Commands that measure all documents, or those of some conversations."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -52,17 +52,17 @@ class Statistics:
     async def summaries(self, conversations: Sequence[str] | None) -> dict[str, tuple[int, int]]:
         """Return by conversation the size of the messages that its summary covers, and the summary's. One command."""
         wanted = {"$gte": ""} if conversations is None else {"$in": list(conversations)}
-        # The index of states begins with the conversation, so the server uses it only if the filter names one.
+        # The index of states begins with the conversation, so the server uses it only if the filter has that field.
         query: dict[str, Any] = {"conversation": wanted, "revision": {"$exists": True}}
         pipeline: list[Document] = [{"$match": query}, {"$project": _SUMMARY_FIELDS}]
         documents = await Collection(self._driver, LOG).aggregate(pipeline, is_long=True)
         return dict(_summary_sizes(document) for document in documents if document.get("summary"))
 
-    async def amounts(self, collection: str, conversation: str | None) -> list[Amount]:
+    async def amounts(self, collection: str, conversation: str | None) -> list[DailySize]:
         """Measure the documents of a conversation and its children in a collection, or all of it. One command.
 
-        The server reads all documents that it measures, and no others: a clustered collection is scanned whole for an
-        ``$or`` of key ranges, but not for one range.
+        The server reads only the documents that it measures. The filter is one key range, because an ``$or`` of ranges
+        scans a clustered collection.
         """
         query: dict[str, Any] = {}
         if conversation is not None:
@@ -79,7 +79,7 @@ class Statistics:
             self._driver.refused.add(DOCUMENT_SIZE)
             return amounts
         return [
-            Amount(
+            DailySize(
                 _kind(collection, **row["_id"]),
                 row["_id"]["day"] or "",
                 row["messages"],
@@ -88,8 +88,8 @@ class Statistics:
             for row in rows
         ]
 
-    async def _read(self, collection: str, query: Document) -> list[Amount]:
-        """Read documents and measure them here, as servers that refuse ``$bsonSize`` cannot. One command or more."""
+    async def _read(self, collection: str, query: Document) -> list[DailySize]:
+        """Read and measure documents, for servers that refuse ``$bsonSize``. One command or more."""
         sums = Counter[tuple[str, str, str]]()
         documents = Collection(self._driver, collection, raw=True).each(query, order=BY_KEY)
         async for document in documents:
@@ -99,7 +99,9 @@ class Statistics:
             sums[kind, day, "messages"] += document.get("count", 0)
             sums[kind, day, "size"] += size_of(document)
         kinds = dict.fromkeys((kind, day) for kind, day, _ in sums)
-        return [Amount(*found, sums[*found, "messages"], sums[*found, "size"]) for found in kinds]
+        return [
+            DailySize(*found, sums[*found, "messages"], sums[*found, "size"]) for found in kinds
+        ]
 
 
 def _summary_sizes(document: Document) -> tuple[str, tuple[int, int]]:

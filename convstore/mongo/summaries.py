@@ -1,8 +1,8 @@
-"""Convert summaries to documents and back, and read and write ``summaries``: every summary that was ever made.
+"""Convert summaries to documents and back, and read and write ``summaries``: every summary that was ever written.
 
-A document holds a summary as JSON, with its digest and the few numbers that queries need; a reader makes the document
-again from the JSON and compares it whole. It is written before the state names it; one that no state ever named is
-ignored.
+A document has a summary as JSON, with its digest and the few numbers that queries need. A reader computes the document
+from the JSON again and compares it. A document is written before the state refers to it; if no state does, the summary
+is ignored.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ def own_document(conversation: str, record: SummaryRecord) -> dict[str, Any]:
 
 
 def summary_from(document: Mapping[str, Any], *, state: str = "") -> SummaryRecord:
-    """Return the summary that a document holds, or the copy in the state with the key `state`.
+    """Return the summary in a document, or the copy in the state with the key `state`.
 
-    A CorruptDocumentError is raised if it is damaged.
+    Raises:
+        CorruptDocumentError: The document is damaged.
     """
     place = (state, LOG) if state else (str(document.get("_id")), SUMMARIES)
     try:
@@ -82,7 +83,7 @@ class Summaries:
         await self._summaries.insert(own_document(conversation, record))
 
     async def find(self, conversation: str, token: str) -> SummaryRecord | None:
-        """Return a summary, or None. One command."""
+        """Return a summary, if it exists. One command."""
         query = {"_id": summary_id(conversation, token), "conversation": conversation}
         document = await self._summaries.find_one(query)
         return summary_from(document) if document and not is_newer(document, "summary") else None
@@ -96,7 +97,7 @@ class Summaries:
         return {record.token: record for record in records}
 
     async def drop(self, conversation: str, token: str) -> None:
-        """Remove a summary that no state names. One command."""
+        """Remove a summary that was not committed. One command."""
         await self._summaries.delete_one(
             {"_id": summary_id(conversation, token), "conversation": conversation}
         )

@@ -1,10 +1,10 @@
-"""End conversations in the ``heads`` collection and keep a tombstone until everything of them is swept.
+"""Delete conversations in the ``heads`` collection and keep a tombstone until all their documents are swept.
 
-A tombstone replaces the head and stays until late writes of appends in flight are swept. It holds no scope values, only
-their hashes, by which an interrupted deletion is found again.
+A tombstone replaces the head and stays until late writes of appends in flight are swept. It has only hashes of the
+scope values, so that an interrupted deletion can be found again.
 
-A log that a repair replaced has a tombstone with a `successor`, which stays for 30 days. While the copy is made, its
-tombstone has `copying`, and the head names it as its `copy`: it replaces the log only as long as that is so.
+A log that a repair replaced has a tombstone with a `successor`, which stays for 30 days. While the copy is written, its
+tombstone has `copying`, and the head names it as its `copy`. The copy replaces the log only if the head still names it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KEY_FIELDS = {"conversation": 1, "scope": 1, "updated_at": 1, "written_at": 1, 
 
 
 class Tombstones:
-    """Commands on the ``heads`` collection that end conversations."""
+    """Commands on the ``heads`` collection that delete conversations."""
 
     def __init__(self, driver: Driver) -> None:
         self._times = driver.times
@@ -41,14 +41,14 @@ class Tombstones:
         self._others = [Collection(driver, name) for name in OF_CONVERSATIONS]
 
     async def find(self, scope: Mapping[str, str]) -> Head | None:
-        """Return the head of a whole scope, or None if it has no conversation. One command."""
+        """Return the readable part of the head of a complete scope, if it has a conversation. One command."""
         document = await self._heads.find_one(
             {"_id": await head_key(self._heads, scope)}, _KEY_FIELDS
         )
         return readable_head(document) if document else None
 
     async def find_by_conversation(self, conversation: str) -> Head | None:
-        """Return what can be read of the head that names a conversation, or None. One command."""
+        """Return the readable part of the head with a conversation id, if it exists. One command."""
         query = {"conversation": all_ids(conversation), "sweep_at": {"$exists": False}}
         document = await self._heads.find_one(query, _KEY_FIELDS)
         return readable_head(document) if document else None
@@ -68,9 +68,9 @@ class Tombstones:
     async def idle(
         self, partial_scope: Mapping[str, str], *, before: datetime, after: Head | None, limit: int
     ) -> list[Head]:
-        """Return heads with these scope values both of whose dates are before a time, oldest first.
+        """Return heads with these scope values that were neither used nor refreshed since a time, oldest first.
 
-        `after` is the last head of the page before. One command.
+        `after` is the last head of the previous page. One command.
         """
         query = scope_filter(partial_scope) | {
             "updated_at": {"$lt": before},
@@ -89,14 +89,14 @@ class Tombstones:
     async def begin_copy(
         self, conversation: str, scope: Mapping[str, str], *, sweep_after: timedelta
     ) -> None:
-        """Write a tombstone for a copy that has no head yet; after that time it is swept. One command."""
+        """Write a tombstone for a copy that has no head yet; it is swept after `sweep_after`. One command."""
         tombstone = _tombstone(conversation, head_id(scope), scope) | {"copying": True}
         await self._write(tombstone, sweep_after=sweep_after)
 
     async def begin_repair(self, head: Document, copy: str, *, sweep_after: timedelta) -> bool:
-        """Begin a copy that is to replace the log of a head; False if it has another one now. Two commands.
+        """Register a copy that will replace the log of a head; False if the head has another log now. Two commands.
 
-        The copy of an earlier repair that has not ended can not replace the log from now on.
+        The copy of an earlier repair that has not ended cannot replace the log any more.
         """
         tombstone = _tombstone(copy, head["_id"], head["scope"]) | {
             "copying": True,
@@ -107,12 +107,12 @@ class Tombstones:
         return await self._heads.update(query, {"$set": {"copy": copy}})
 
     async def keep_copy(self, conversation: str, *, sweep_after: timedelta) -> bool:
-        """Put off the sweep of a copy that is being made; False if it began. One command."""
+        """Postpone the sweep of a copy that is being written; False if the sweep has begun. One command."""
         later = await self._times.setting({}, field="sweep_at", ahead=sweep_after)
         return await self._heads.update({"_id": tombstone_id(conversation), "copying": True}, later)
 
     async def end_copy(self, conversation: str) -> bool:
-        """Drop the tombstone of a copy that has a head now; False if a sweep or an erasure began. One command."""
+        """Delete the tombstone of a copy that has a head now; False if a sweep or an erasure has begun. One command."""
         return await self._heads.delete_one({"_id": tombstone_id(conversation), "copying": True})
 
     async def replace_log(
@@ -125,9 +125,9 @@ class Tombstones:
         at: datetime,
         sweep_after: timedelta,
     ) -> Document | None:
-        """Let a head name the copy of its log, which ends with an entry; None if that is not to replace it any more.
+        """Replace the log of a head by its copy, which ends with `entry`; None if the head names another copy or log.
 
-        Returns the tombstone of the log, with the number of entries that it had. Four commands.
+        Returns the tombstone of the log, with the number of entries that the log had. Four commands.
         """
         log = head["conversation"]
         tombstone = _tombstone(log, head["_id"], head["scope"]) | {"has_children": False}
@@ -135,7 +135,8 @@ class Tombstones:
         is_ours = {"_id": head["_id"], "conversation": log, "copy": copy}
         if await self._heads.find_one(is_ours, {"_id": 1}) is None:
             return None
-        # Written first, so that no log without a head lacks a tombstone, and again, as a sweep may have dropped it.
+        # Written before the head changes, so that a log without a head always has a tombstone, and again afterwards,
+        # because a sweep may have deleted it in between.
         await self._write(tombstone, sweep_after=sweep_after)
         moved = {"$set": {"conversation": copy, "entry": list(entry)}, "$unset": {"copy": ""}}
         if not await self._heads.update(is_ours, moved):
@@ -144,14 +145,14 @@ class Tombstones:
         return tombstone
 
     async def current(self, tombstone: Document) -> str:
-        """Return the id under which the conversation of a replaced log goes on, "" if it was deleted. One command."""
+        """Return the current id of the conversation of a replaced log, "" if it was deleted. One command."""
         conversation = tombstone["conversation"]
         query = {"_id": tombstone["head"], "conversation": all_ids(conversation)}
         head = await self._heads.find_one(query, {"conversation": 1})
         return str(head["conversation"]) if head else ""
 
     async def replaced(self, key: str) -> list[str]:
-        """Return the logs of a head that repairs replaced and that are still there. One command."""
+        """Return the logs of a head that repairs replaced and that were not removed yet. One command."""
         return await self._ended(
             {"head": key, "sweep_at": {"$exists": True}, "successor": {"$gt": ""}}
         )
@@ -159,16 +160,16 @@ class Tombstones:
     async def end_replaced(
         self, conversation: str, *, sweep_after: timedelta, pruned: bool
     ) -> None:
-        """Let the tombstone of a log that a repair replaced be that of a deletion. One command."""
+        """Change the tombstone of a log that a repair replaced to that of a deletion. One command."""
         values = {"successor": "", "sweeps": 0, "pruned": pruned}
         ended = await self._times.setting(values, field="sweep_at", ahead=sweep_after)
         await self._heads.update({"_id": tombstone_id(conversation)}, ended)
 
     async def write_tombstone(self, head: Head, *, sweep_after: timedelta, pruned: bool) -> bool:
-        """Replace a head by a tombstone: the scope then has no conversation. False if another call did. Three commands.
+        """Replace a head by a tombstone, so that the scope has no conversation; False if it changed. Three commands.
 
-        With `pruned`, only if the head was not refreshed since it was read: a concurrent writer then starts a new
-        conversation and writes its batch there. After `sweep_after`, no append can still be in flight.
+        With `pruned`, the head is replaced only if it was not refreshed since it was read. A concurrent writer then
+        starts a new conversation and writes its batch there. After `sweep_after`, no append can still be in flight.
         """
         query: dict[str, Any] = {"_id": head.key, "conversation": head.conversation}
         if pruned:
@@ -177,17 +178,17 @@ class Tombstones:
             "pruned": pruned,
             "copying": False,
         }
-        # Written first, so that no ended conversation lacks a tombstone; it has no effect while the head exists.
+        # Written before the head is deleted, so that the tombstone is never missing; it has no effect before that.
         await self._write(tombstone, sweep_after=sweep_after)
         async with driver_errors():
             ended = await self._heads.driver_collection.find_one_and_delete(
                 query, {"has_children": 1, "copy": 1}
             )
-        if ended and (copy := ended.get("copy")):  # a repair has begun, or was killed
+        if ended and (copy := ended.get("copy")):  # a repair is running, or was killed
             due = await self._times.setting({"copying": False}, field="sweep_at", ahead=timedelta())
             await self._heads.update({"_id": tombstone_id(copy)}, due)
         if ended:
-            # Written again: a concurrent sweep may have dropped it because it still found the head.
+            # Written again: a concurrent sweep may have deleted it, because it still found the head.
             tombstone["has_children"] = "has_children" in ended
             await self._write(tombstone, sweep_after=sweep_after)
         return bool(ended)
@@ -198,24 +199,24 @@ class Tombstones:
         await self._heads.update(key, written, upsert=True)
 
     async def may_write_again(self, conversation: str) -> bool:
-        """Return True if prune() or a repair ended a conversation, or prune() its parents, not delete(). One command.
+        """Return True if a conversation was pruned or its log was replaced, or if its root was pruned. One command.
 
-        A writer then writes its batch to the conversation that the scope has now.
+        A writer then writes its batch to the scope's current conversation; after `delete` the batch is discarded.
         """
         ids = [tombstone_id(id_) for id_ in dict.fromkeys((conversation, root_id(conversation)))]
         found = await self._heads.find({"_id": {"$in": ids}}, {"pruned": 1, "successor": 1})
         return any(tombstone.get("pruned") or tombstone.get("successor") for tombstone in found)
 
     async def unswept(self, partial_scope: Mapping[str, str], *, copies: bool = True) -> list[str]:
-        """Return ended conversations with these scope values that were not swept yet, ordered by key. One command.
+        """Return deleted conversations with these scope values that were not swept yet, ordered by key. One command.
 
-        Without `copies`, copies that are being made are left out, and logs that a repair replaced.
+        Without `copies`, copies that are being written and logs that a repair replaced are left out.
         """
         ended = {} if copies else {"copying": {"$ne": True}, "successor": ""}
         return await self._unswept(_marks_filter(partial_scope) | ended)
 
     async def unswept_lost(self) -> list[str]:
-        """Return ended conversations of unknown scope that were not swept yet, ordered by key. One command."""
+        """Return deleted conversations of unknown scope that were not swept yet, ordered by key. One command."""
         return await self._unswept({"marks": {}})
 
     async def _unswept(self, query: Document) -> list[str]:
@@ -223,7 +224,7 @@ class Tombstones:
         return await self._ended(query, order=BY_KEY)
 
     async def due(self, partial_scope: Mapping[str, str], *, limit: int) -> list[str]:
-        """Return ended conversations with these scope values whose sweep is due. One command."""
+        """Return deleted conversations with these scope values whose sweep is due. One command."""
         is_due = await self._times.is_past("sweep_at", margin=SWEEP_MARGIN)
         return await self._ended(is_due | _marks_filter(partial_scope), limit=limit)
 
@@ -244,20 +245,22 @@ class Tombstones:
     async def is_ended(self, conversation: str, tombstone: Document | None = None) -> bool:
         """Return True if a conversation has a tombstone and no head; an interrupted deletion leaves both.
 
-        A copy that is being made is given up.
+        A copy that is being written is abandoned.
         """
         if tombstone is None:
             key = {"_id": tombstone_id(conversation)}
             given_up = {"$set": {"copying": False}}
             tombstone = await self._heads.find_and_update(key, given_up)
-        if tombstone and tombstone.get("of"):  # from now on the copy can not replace the log
+        if tombstone and tombstone.get(
+            "of"
+        ):  # the copy of a repair must not replace the log any more
             await self._heads.update(
                 {"_id": tombstone["head"], "copy": conversation}, {"$unset": {"copy": ""}}
             )
         return await self._lacks_head(conversation, tombstone)
 
     async def has_ended(self, conversation: str) -> bool:
-        """Return True as `is_ended` does, and change nothing. At most two commands."""
+        """Return the result of `is_ended` without any change. At most two commands."""
         tombstone = await self._heads.find_one({"_id": tombstone_id(conversation)})
         return await self._lacks_head(conversation, tombstone)
 
@@ -269,14 +272,14 @@ class Tombstones:
         return await self._heads.find_one(head, {"_id": 1}) is None
 
     async def clear(self, conversation: str) -> None:
-        """Delete what came late to an ended conversation. One range delete in each collection."""
+        """Delete documents that late writers added to a deleted conversation. One range delete in each collection."""
         for collection in self._others:
             await collection.delete_many(within(conversation))
 
     async def swept(
         self, tombstone: Document, *, again_after: timedelta | None, **values: Any
     ) -> None:
-        """Record a sweep that was taken, or drop the tombstone after the last, unless it was written again."""
+        """Record a claimed sweep, or delete the tombstone after the last one; no effect if it was written again."""
         taken = {"_id": tombstone["_id"], "sweep_at": tombstone["sweep_at"]}
         if again_after is None:
             await self._heads.delete_one(taken)

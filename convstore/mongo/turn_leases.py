@@ -1,7 +1,7 @@
 """Read and write the lease on the turn in progress, a field of the conversation's state.
 
-Every change is one conditional update of an existing state: a deleted conversation stays deleted. The server's clock
-says when a lease lapses.
+Every change is one conditional update of an existing state, so that a deleted conversation stays deleted. Leases expire
+by the server's clock.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class TurnLease(NamedTuple):
         turn: Id of the turn.
         owner: The random token of its holder.
         since: When the holder took it.
-        is_stopping: Somebody asked the holder to stop.
-        variant: Id of the variant that its holder makes, "" for the turn as it stands.
+        is_stopping: True if the holder was asked to stop.
+        variant: Id of the variant that its holder works on, "" for the variant that is shown.
     """
 
     turn: str
@@ -42,12 +42,12 @@ class TurnLease(NamedTuple):
         return (self.turn, self.variant or self.turn) == (turn, variant or turn)
 
 
-class Taken(NamedTuple):
-    """The outcome of taking a lease.
+class LeaseResult(NamedTuple):
+    """The result of an attempt to take a lease.
 
     Attributes:
-        is_taken: It was taken.
-        lease: The one that had lapsed, or the one that is held; None if it was free.
+        is_taken: True if it was taken.
+        lease: The lease found: the expired one that was replaced, or that of another holder; None if it was free.
         may_have_summaries: False if the log never had a summary.
     """
 
@@ -57,14 +57,16 @@ class Taken(NamedTuple):
 
 
 class TurnLeases:
-    """Commands on the leases of turns; each method is one command, unless it says otherwise."""
+    """Commands on the leases of turns; each method is one command, unless its docstring says otherwise."""
 
     def __init__(self, driver: Driver) -> None:
         self._times = driver.times
         self._log = Collection(driver, LOG)
 
-    async def take(self, conversation: str, lease: TurnLease, *, time: timedelta) -> Taken | None:
-        """Take a lease if it is free or lapsed; None if the conversation has no state. Two commands if not.
+    async def take(
+        self, conversation: str, lease: TurnLease, *, time: timedelta
+    ) -> LeaseResult | None:
+        """Take a lease if it is free or expired; None if the conversation has no state. Two commands if it is held.
 
         Raises:
             SchemaVersionError: A newer convstore wrote the state.
@@ -82,38 +84,38 @@ class TurnLeases:
         )
         fields = {**_FIELDS, "newest": 1}
         if (before := await self._log.find_and_update(query, change, fields)) is not None:
-            return Taken(True, _lease(before), may_have_summaries=bool(before.get("newest")))
+            return LeaseResult(True, _lease(before), may_have_summaries=bool(before.get("newest")))
         held = await self._log.find_one(of_state(conversation), {**_FIELDS, "v": 1, "summary.v": 1})
         if held is None:
             return None
         check_version(held, "state")
-        return Taken(is_taken=False, lease=_lease(held))
+        return LeaseResult(is_taken=False, lease=_lease(held))
 
     async def renew(self, conversation: str, *, owner: str, time: timedelta) -> TurnLease | None:
-        """Renew the lease, even a lapsed one that nobody took; None if somebody did."""
+        """Renew the lease, even an expired one; None if another holder took it."""
         change = await self._times.setting({}, field="turn.until", ahead=time)
         query = of_state(conversation) | {"turn.owner": owner}
         return _lease(await self._log.find_and_update(query, change, _FIELDS))
 
     async def find(self, conversation: str, *, owner: str) -> TurnLease | None:
-        """Return the lease; None if somebody else took it."""
+        """Return the lease; None if another holder took it."""
         query = of_state(conversation) | {"turn.owner": owner}
         return _lease(await self._log.find_one(query, _FIELDS))
 
     async def holder(self, conversation: str) -> TurnLease | None:
-        """Return the lease that somebody holds; None if there is none, or it has lapsed."""
+        """Return the lease that is held, if there is one; an expired one is ignored."""
         query = of_state(conversation) | await is_held(self._times, "turn.until")
         return _lease(await self._log.find_one(query, _FIELDS))
 
     async def release(self, conversation: str, *, owner: str, stopping: bool = True) -> bool:
-        """Give the lease back; False if somebody took it, or without `stopping` if the holder was asked to stop."""
+        """Release the lease; False if another holder took it, or without `stopping` if a stop was requested."""
         query = of_state(conversation) | {"turn.owner": owner}
         if not stopping:
             query["turn.stop"] = False
         return await self._log.update(query, {"$unset": {"turn": ""}})
 
     async def ask_to_stop(self, conversation: str, turn: str) -> bool:
-        """Ask the holder of a turn's lease to stop; False if nobody holds it."""
+        """Ask the holder of a turn's lease to stop; False if it is not held."""
         query = of_state(conversation) | readable("state") | {"turn.id": turn}
         query |= await is_held(self._times, "turn.until")
         return await self._log.update(query, {"$set": {"turn.stop": True}})

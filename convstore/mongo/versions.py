@@ -1,14 +1,14 @@
-"""Decide which stored documents this version of convstore understands.
+"""Decide which stored documents this version of convstore can read.
 
-A document carries the version of its format as ``v``; without it, that is 1. The number of a kind rises with a change
-that earlier versions would misread; a new field with a default is no such change. A newer entry or head stops calls for
-its conversation, a newer annotation those for annotations. Newer drafts and derived data are ignored, and never
+A document has the version of its format as ``v``; the default is 1. The version of a kind rises with a change that
+earlier versions would misread, but not with a new field that has a default. A newer entry or head makes calls for its
+conversation fail, a newer annotation calls for annotations. Newer drafts and derived data are ignored, and never
 overwritten or repaired: states, summaries, and segments of the search index, whose version is the name of their
-analyzer. Deletions take documents of any version.
+analyzer. Deletions remove documents of any version.
 
-A kind of fact that earlier versions would misread names a version, too. Only entries with such a fact carry it.
+A kind of fact that earlier versions would misread has a version, too. Only entries with such a fact get this version.
 
-`log.entry.RULES` is the version of the rules by which an entry's derived fields were made.
+`log.entry.RULES` is the version of the rules for an entry's derived fields.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FORMATS: dict[Kind, int] = dict.fromkeys(get_args(Kind), 1)
 """The newest version of each kind of document, which this version writes."""
 
 LEVEL = 1
-"""The level of this version. It rises with a change that earlier processes must not meet: a migration names the lowest
-level that may read and write, and processes below it learn of it within 10 seconds."""
+"""The level of this version. It rises with a change that earlier processes must not see: a migration defines the lowest
+level that may read and write, and processes of lower levels notice that within 10 seconds."""
 
 
 def is_newer(document: Mapping[str, Any], kind: Kind) -> bool:

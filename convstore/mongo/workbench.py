@@ -1,4 +1,4 @@
-"""Write the documents on which the checks of `constructs` work, in collections of their own."""
+"""Write the documents that the checks of `constructs` use, in separate collections."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from convstore.mongo.keys import HEADS, LOG, entry_id, state_id
 
 SCOPE_KEYS = ("user_id", "thread_id")
 ENTRIES = 4
-"""Entries of the conversation; each has its number as first ordinal."""
+"""Number of entries of the conversation; the first ordinal of each equals its number."""
 
 _DUE = {1: datetime(2026, 1, 1, tzinfo=UTC), 2: datetime(2200, 1, 1, tzinfo=UTC)}
 _MANY = 200
-"""Documents without an entry's fields: a plan that reads all of them is not by an index."""
+"""Number of documents without an entry's fields, so that a plan without an index would read many more documents."""
 
 
 class DifferentAnswerError(Exception):
-    """The server accepted a command, and answered it in another way than MongoDB does."""
+    """The server accepted a command, but its answer differs from that of MongoDB."""
 
 
 class Workbench:
     """The collections that checks write to, with the documents of one conversation.
 
     Attributes:
-        driver: The database, whose collections have a prefix of their own.
-        owner: The random id of this run, which is the id of its conversation.
+        driver: The database, with a prefix for these collections.
+        owner: The random id of this run, which is also the id of its conversation.
         log: The collection of entries.
         heads: The collection of heads.
     """
@@ -45,7 +45,7 @@ class Workbench:
             await self.driver.database.create_collection(full_name, check_exists=False, **options)
 
     async def fill(self) -> None:
-        """Create the collections that are missing, and write a conversation with a head."""
+        """Create missing collections, and write a conversation with a head."""
         for name in (HEADS, LOG):
             await self.driver.create_collection(name)
         entries = [self.entry(number) for number in range(1, ENTRIES + 1)]
@@ -61,7 +61,7 @@ class Workbench:
     def entry(self, number: int) -> dict[str, Any]:
         """Return an entry with one message, whose size in tokens is the entry's number.
 
-        The first entry is due since 2026, and the second one for a long time not.
+        The first entry is due since 2026, and the second one in 2200.
         """
         message = {"id": f"message-{number}", "tokens": number, "body": "x", "stamp": "s"}
         message["type"] = "human" if number % 2 else "ai"

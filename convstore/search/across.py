@@ -20,7 +20,7 @@ from convstore.index.segment import Part
 from convstore.log.entry import Totals
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
 from convstore.mongo.parallel import in_parallel
-from convstore.mongo.segments import Chain, Segments
+from convstore.mongo.segments import SegmentChain, Segments
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader
 from convstore.search.log_parts import LogParts, SearchedLog
@@ -132,7 +132,7 @@ class AcrossSearcher:
         return logs
 
     async def _read_unsealed(
-        self, search: _Search, index: int, chain: Chain, until: float
+        self, search: _Search, index: int, chain: SegmentChain, until: float
     ) -> SearchedLog:
         """Return a log that has entries after its segments; once the time is over, without these."""
         cached = search.conversations[index][0]
@@ -150,9 +150,9 @@ class AcrossSearcher:
             return SearchedLog(chain.parts)
         return SearchedLog()
 
-    async def _known(self, search: _Search) -> list[Chain]:
+    async def _known(self, search: _Search) -> list[SegmentChain]:
         """Return the segments of each conversation, with the words of the query alone. One command."""
-        known = [Chain() for _ in search.conversations]
+        known = [SegmentChain() for _ in search.conversations]
         chain_of = {
             cached.conversation: chain
             for (cached, _), chain in zip(search.conversations, known, strict=True)
@@ -208,7 +208,7 @@ async def _ranked(
     ]
 
 
-def _unsealed(search: _Search, known: Sequence[Chain]) -> list[int]:
+def _unsealed(search: _Search, known: Sequence[SegmentChain]) -> list[int]:
     """Return the conversations with entries after their segments; those that are too long to read are incomplete."""
     unsealed = list[int]()
     room = _MAX_CHARACTERS

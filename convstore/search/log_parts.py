@@ -22,7 +22,7 @@ from convstore.mongo.documents import entry_from
 from convstore.mongo.keys import number_in
 from convstore.mongo.log import SEARCHED
 from convstore.mongo.parallel import together
-from convstore.mongo.segments import Chain, Segments, StoredSegment, chain_of
+from convstore.mongo.segments import SegmentChain, Segments, StoredSegment, chain_of
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot, check_dense
 from convstore.runtime.pace import COMMAND, Pace, no_pause
@@ -51,7 +51,7 @@ class LogEnds:
         documents: The same and more of them, as they are stored.
     """
 
-    chain: Chain = field(default_factory=Chain)
+    chain: SegmentChain = field(default_factory=SegmentChain)
     entries: Sequence[Entry] = ()
     documents: Sequence[Document] = ()
 
@@ -133,7 +133,7 @@ class LogParts:
         self._codec = reader.codec
 
     async def read(
-        self, cached: CachedConversation, request: SearchRequest, chain: Chain
+        self, cached: CachedConversation, request: SearchRequest, chain: SegmentChain
     ) -> SearchedLog:
         """Return the log whose segments are known with the terms that a query needs."""
         return await self.whole(cached, _ends(chain, await self._tail(cached)), request)
@@ -159,7 +159,7 @@ class LogParts:
             self._add_rest(cached, builder, ends, request),
         )
         if added is None:
-            return await self.whole(cached, _ends(Chain(), ends.documents), request)
+            return await self.whole(cached, _ends(SegmentChain(), ends.documents), request)
         is_due = added >= MAX_UNSEALED_ENTRIES or builder.characters >= MAX_UNSEALED_CHARACTERS
         question = 0 if last.totals.over else last.totals.turn
         unsealed = None
@@ -267,7 +267,7 @@ class LogParts:
         return texts_of(message, own, read_message(self._codec, message), payload)
 
 
-def _ends(chain: Chain, documents: Sequence[Document]) -> LogEnds:
+def _ends(chain: SegmentChain, documents: Sequence[Document]) -> LogEnds:
     """Return the ends of a log, without segments that were made before a backup replaced it."""
     if not documents:
         return LogEnds()
@@ -278,5 +278,5 @@ def _ends(chain: Chain, documents: Sequence[Document]) -> LogEnds:
     ]
     covered = next((entry for entry in entries if entry.number == chain.last.until), None)
     if chain.last.until > last or (covered and not chain.ends_with(covered.totals)):
-        return _ends(Chain(), documents)
+        return _ends(SegmentChain(), documents)
     return LogEnds(chain, entries, documents)

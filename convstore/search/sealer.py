@@ -33,7 +33,7 @@ from convstore.index.texts import MAX_CHARACTERS
 from convstore.log.entry import Totals
 from convstore.mongo.collection import Document
 from convstore.mongo.parallel import together
-from convstore.mongo.segments import Chain, Segments, StoredSegment, chain_of
+from convstore.mongo.segments import SegmentChain, Segments, StoredSegment, chain_of
 from convstore.runtime.background import Background
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import APPEND_SECONDS
@@ -132,7 +132,7 @@ class Sealer:
     def searched(
         self,
         cached: CachedConversation,
-        chain: Chain,
+        chain: SegmentChain,
         log: SearchedLog | None = None,
         *,
         split: Unsealed | None = None,
@@ -266,7 +266,7 @@ class Sealer:
         cached: CachedConversation,
         builder: IndexBuilder,
         pace: Pace,
-        chain: Chain,
+        chain: SegmentChain,
         tail: Totals,
     ) -> StoredSegment | None:
         """Read what follows the segments, without those that the log contradicts; None if they cover all of it."""
@@ -310,7 +310,7 @@ class Sealer:
         new: StoredSegment,
         pace: Pace,
         *,
-        chain: Chain,
+        chain: SegmentChain,
         documents: Sequence[Document],
     ) -> bool:
         """Store a new segment, together with those before it that it takes in."""

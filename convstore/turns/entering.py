@@ -26,7 +26,7 @@ from convstore.log.entry import Totals
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.turn_record import TurnRecord
 from convstore.messages.turn_calls import result_of
-from convstore.mongo.turn_leases import Taken, TurnLease
+from convstore.mongo.turn_leases import LeaseResult, TurnLease
 from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_end import LogEndReader
@@ -203,7 +203,7 @@ class TurnEntrance:
         *,
         interrupts: bool,
         seconds: float,
-    ) -> tuple[str, Taken]:
+    ) -> tuple[str, LeaseResult]:
         """Take the lease of the scope's conversation, creating it if need be; return its id, and the outcome."""
         until = self._clock.monotonic() + seconds
         wait = _FIRST_PAUSE

@@ -12,7 +12,7 @@ from typing import Literal
 
 from convstore.exceptions import SchemaVersionError, StoreError, TurnClosedError, TurnLostError
 from convstore.mongo.leases import renewing
-from convstore.mongo.turn_leases import Taken, TurnLease, TurnLeases
+from convstore.mongo.turn_leases import LeaseResult, TurnLease, TurnLeases
 from convstore.runtime.background import SETTLE_SECONDS, settle
 from convstore.runtime.clock import Clock
 from convstore.runtime.schema_watch import SchemaWatch
@@ -29,7 +29,7 @@ CHECK_SECONDS = 1.5
 LEASE = timedelta(seconds=LEASE_SECONDS)
 
 
-async def take_lease(leases: TurnLeases, conversation: str, lease: TurnLease) -> Taken | None:
+async def take_lease(leases: TurnLeases, conversation: str, lease: TurnLease) -> LeaseResult | None:
     """Take a lease; if the outcome is unknown, give it back, as the same request comes again at once.
 
     Both wait a few seconds at most, because the server may be out of reach. None if the conversation has no state.

@@ -19,7 +19,7 @@ from convstore.mongo import driver
 from convstore.mongo import migrator as migrate
 from convstore.mongo.indexes import Index, indexes_for
 from convstore.mongo.keys import ANNOTATIONS, HEADS, LOG, MIGRATIONS, OF_CONVERSATIONS, SUMMARIES
-from convstore.mongo.migrator import Migration, Migrator, Target, discover
+from convstore.mongo.migrator import MigrationStep, Migrator, Target, discover
 
 KEYS = ("user_id", "course_id")
 
@@ -244,7 +244,9 @@ async def test_a_step_that_failed_is_run_again(
         await target.create("log")
         raise RuntimeError("killed")
 
-    monkeypatch.setattr(migrate, "discover", lambda: (Migration(first.name, first.summary, half),))
+    monkeypatch.setattr(
+        migrate, "discover", lambda: (MigrationStep(first.name, first.summary, half),)
+    )
     with pytest.raises(RuntimeError, match="killed"):
         await new_store().setup()
     assert await applied(database) == []
@@ -262,11 +264,11 @@ async def test_only_what_is_pending_is_run(
     await new_store().setup()
     ran: list[str] = []
 
-    def step(name: str) -> Migration:
+    def step(name: str) -> MigrationStep:
         async def up(_target: Target) -> None:
             ran.append(name)
 
-        return Migration(name, "A later step.", up)
+        return MigrationStep(name, "A later step.", up)
 
     later = [step("9001_next"), step("9002_last")]
     known = (*discover(), *later)
@@ -299,9 +301,9 @@ async def test_nothing_works_before_setup(new_store: NewStore, database: Any, us
     assert await database.list_collection_names() == []
 
 
-def later_step(up: Callable[[Target], Any]) -> tuple[Migration, ...]:
+def later_step(up: Callable[[Target], Any]) -> tuple[MigrationStep, ...]:
     """Return the migrations of this version, and one more."""
-    return (*discover(), Migration("9001_long", "A long step.", up))
+    return (*discover(), MigrationStep("9001_long", "A long step.", up))
 
 
 @pytest.mark.slow

@@ -20,13 +20,13 @@ from convstore.admin import retention
 from convstore.exceptions import SchemaVersionError
 from convstore.mongo import migrator as migrate
 from convstore.mongo.keys import MIGRATIONS
-from convstore.mongo.migrator import Migration, Target, discover
+from convstore.mongo.migrator import MigrationStep, Target, discover
 from convstore.mongo.versions import LEVEL
 
 CHAT = {"user_id": "ada", "thread_id": "seals"}
 START = datetime(2026, 1, 5, tzinfo=UTC)
 
-Steps = Callable[..., Migration]
+Steps = Callable[..., MigrationStep]
 
 
 @pytest.fixture
@@ -51,11 +51,11 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     """Let this version have more migrations; their names are listed as they run."""
     ran: list[str] = []
 
-    def step(name: str, **options: Any) -> Migration:
+    def step(name: str, **options: Any) -> MigrationStep:
         async def up(_target: Target) -> None:
             ran.append(name)
 
-        return Migration(name, "A later step.", up, **options)
+        return MigrationStep(name, "A later step.", up, **options)
 
     def add(**named: dict[str, Any]) -> list[str]:
         known = (*discover(), *(step(f"9{name}", **options) for name, options in named.items()))

@@ -268,7 +268,7 @@ def test_a_time_limit_ends_the_probe(server_uri: str, probed: Any) -> None:
     assert number <= NAMES.index("indexes for $exists")
     assert "not_tried" not in {part["status"] for part in found[:number]}
     assert {part["reason"] for part in found[number:]} == {
-        "the time limit of 2s ended before; allow more (--timeout)"
+        "the time limit of 2s was reached; allow more (--timeout)"
     }
     assert (result.exit_code, probed.list_collection_names()) == (1, [])
 
