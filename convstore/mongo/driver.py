@@ -394,7 +394,7 @@ def _ours(error: BaseException) -> StoreError | None:  # noqa: PLR0911 - one for
         return MissingPrivilegeError(
             f"MongoDB does not permit the user of this store a command ({reason_of(error)}): grant "
             "it to the user; docs/operations.md has the roles for serving, migrating and checking. "
-            "A server other than MongoDB's may lack the command: check with `convstore doctor --server`"
+            "Another server may lack the command: check with `convstore doctor --server`"
         )
     if isinstance(error, PyMongoError | BSONError | OverflowError):
         return _refusal(error)

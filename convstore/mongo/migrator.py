@@ -317,10 +317,7 @@ class Migrator:
         return [step.name for step in due]
 
     async def _announce(self, step: MigrationStep) -> None:
-        """Record the level of a step, and wait until no older process writes.
-
-        The wait counts from the first announcement, perhaps by a runner that died.
-        """
+        """Record the level of a step, and wait until no older process writes, counted from the first announcement."""
         values = await self._times.setting(step.record, field="begins_at", ahead=_OLDER_ARE_OUT)
         await self._applied.update(
             {"_id": step.name, "begins_at": {"$exists": False}}, values, upsert=True
@@ -366,10 +363,7 @@ class Migrator:
         return is_new or await self._applied.update({"_id": _LEASE, **is_past}, lease)
 
     async def _records_of_this_server(self) -> MigrationRecords | None:
-        """Return the records; None if the server refuses ``$$NOW`` and the records do not have that yet.
-
-        In the second case the database was moved to this server. One command if the server knows ``$$NOW``, else two.
-        """
+        """Return the records; None if it was moved to a server that refuses ``$$NOW``. Two commands at most."""
         condition = None if self._driver.name == "memory" else ALWAYS_BY_SERVER_TIME
         try:
             return await self.records(condition)
