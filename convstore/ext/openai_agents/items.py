@@ -1,8 +1,8 @@
-"""Convert items of the Agents SDK to what the log keeps, and back to the same items.
+"""Convert items of the Agents SDK to messages and `LogItem`s of the log, and back to the same items.
 
-The items of one answer become one AI message, so that parallel calls stand together; an item that is no message, a
-`LogItem`. Calls of shell, apply_patch and computer tools and their outputs are calls and results like any other. A
-message keeps its items in ``additional_kwargs``, with references to the long texts in its content.
+The items of one answer become one AI message, so that parallel calls are in one message. An item that cannot be a
+message becomes a `LogItem`. Calls of shell, apply_patch and computer tools become tool calls, their outputs tool
+results. A message keeps its items in ``additional_kwargs``, with references to the long texts in its content.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ from convstore.wire.exact import marked, restored
 from convstore.wire.steps import role_of
 
 Item: TypeAlias = dict[str, Any]
-KIND: Final = "openai."  # the beginning of kinds of items that are no messages
+KIND: Final = "openai."  # the prefix of the kinds of `LogItem`s
 _KEPT: Final = "openai_agents"  # the key of the items in `additional_kwargs`
 _PROMPTS: Final = ("developer", "system", "user")
-_FAKE_ID: Final = "__fake_id__"  # of all items of a model without ids
+_FAKE_ID: Final = "__fake_id__"  # the id of all items of a model that does not make ids
 _COMPACTION: Final = "compaction"
-"""The history before it, encrypted; `append` takes it as a part of an answer."""
+"""Type of an item with the encrypted history before it. It is not part of an answer, although `append` accepts it
+so."""
 
 _CALLS: Final = frozenset({"apply_patch_call", "computer_call", "local_shell_call", "shell_call"})
-"""Calls that the client answers in ways of their own, each with an item that ends with ``_output``."""
+"""Types of the built-in calls that the client runs; the type of each output is that of the call with ``_output``."""
 _NOT_ARGUMENTS: Final = frozenset({"call_id", "id", "status", "type"})
 
 
 def to_log(items: Sequence[Item], seed: str) -> list[BaseMessage | LogItem]:
-    """Return items as the log keeps them, in order, with ids derived from the seed, their position and content."""
+    """Return the messages and `LogItem`s of items, in order. Ids are derived from the seed, position and content."""
     made = list[BaseMessage | LogItem]()
     position = 0
     while position < len(items):
         group = [*takewhile(_is_answer, items[position:])] or [items[position]]
         message = _message(group)
-        if message is None:  # one of them cannot be read
+        if message is None:  # one item of the group cannot be part of a message
             group = group[:1]
             message = _message(group)
         logged = message or LogItem(kind=f"{KIND}{group[0].get('type') or 'item'}", data=group[0])
@@ -54,22 +55,22 @@ def to_log(items: Sequence[Item], seed: str) -> list[BaseMessage | LogItem]:
 
 
 def digest_of(value: Any) -> str:
-    """Return an id that is always the same for a value."""
+    """Return an id that is derived from a value; equal values have equal ids."""
     return str(uuid5(NAMESPACE_OID, json.dumps(value, default=str)))
 
 
 def items_of(message: BaseMessage) -> list[Item] | None:
-    """Return the items that a message was made of; None if another API appended it, or a client sent others with it."""
+    """Return the items that a message was made of; None if it has none, or if they do not match its content."""
     try:
         items: list[Item] = restored(message.additional_kwargs[_KEPT], message)["items"]
         read = _message(items)
     except (AttributeError, LookupError, TypeError, ValueError):
         return None
-    return items if read and _said(read) == _said(message) else None
+    return items if read and _content_of(read) == _content_of(message) else None
 
 
 def converted(messages: Sequence[BaseMessage]) -> OpenAIMessages:
-    """Return messages that another API appended as items; the first ones may be results of earlier calls."""
+    """Return messages of another API as items; the first messages may be results of earlier calls."""
     items: list[Item] = []
     while len(items) < len(messages) and isinstance(result := messages[len(items)], ToolMessage):
         items.append(
@@ -82,16 +83,16 @@ def converted(messages: Sequence[BaseMessage]) -> OpenAIMessages:
 def of_view(messages: Sequence[BaseMessage], rules: ProviderRules) -> OpenAIMessages:
     """Return a view as items by the rules of the model's provider.
 
-    A prompt that was added as an item without a type is shown without one, unless the rules insert messages.
+    A prompt that was added as an item without a type is returned without a type, unless the rules insert messages.
     """
     # The run will ask the next question, so reasoning before it is left out.
     view = History(messages=[*messages, HumanMessage("?")])
     found = view.to_openai(api="responses", provider=rules)
     del found[-1]
     prompts = [item for item in found if item.get("role") in _PROMPTS]
-    asked = [each for each in messages if _is_prompt(each)]
-    if len(prompts) == len(asked):
-        for item, message in zip(prompts, asked, strict=True):
+    added = [each for each in messages if _is_prompt(each)]
+    if len(prompts) == len(added):
+        for item, message in zip(prompts, added, strict=True):
             _shape_like(item, items_of(message))
     return found
 
@@ -111,24 +112,24 @@ def _is_answer(item: Item) -> bool:
 
 
 def _is_call(item: Item) -> bool:
-    """Return True for a call that the client answers in a way of its own."""
+    """Return True for a built-in call that the client runs."""
     return item.get("type") in _CALLS and isinstance(_call_id(item), str)
 
 
 def _call_id(item: Item) -> Any:
-    """Return the id of a call, or of the call that an output answers; some outputs of shells have no other id."""
+    """Return the id of a call, or of the call that an output answers; some outputs of shells only have an `id`."""
     return item.get("call_id") or item.get("id")
 
 
 def _is_output(item: Item) -> bool:
     kind = str(item.get("type"))
     is_known = kind.removesuffix("_output") in _CALLS and kind.endswith("_output")
-    is_said = "output" in item or isinstance(item.get("status"), str)
-    return is_known and is_said and isinstance(_call_id(item), str)
+    has_result = "output" in item or isinstance(item.get("status"), str)
+    return is_known and has_result and isinstance(_call_id(item), str)
 
 
 def _with_calls(message: AIMessage, calls: Sequence[Item]) -> AIMessage:
-    """Return an answer with these calls after its own."""
+    """Return an answer with these built-in calls added after its other calls."""
     made: list[Any] = list(message.tool_calls)
     for item in calls:
         name = item["type"].removesuffix("_call")
@@ -138,7 +139,7 @@ def _with_calls(message: AIMessage, calls: Sequence[Item]) -> AIMessage:
 
 
 def _result(item: Item) -> ToolMessage:
-    """Return the result that an output of such a call is: its text, the picture of a screen, or else its status."""
+    """Return the tool result of a built-in call's output: its text, the picture of a screen, or else its status."""
     output = item.get("output")
     content: Any = text_of(output or item.get("status") or "")
     url = output.get("image_url") if isinstance(output, dict) else None
@@ -150,11 +151,11 @@ def _result(item: Item) -> ToolMessage:
 
 
 def _message(group: list[Item]) -> BaseMessage | None:
-    """Return the message of one item, or of those of an answer; None if there is none."""
+    """Return the message of one item or of an answer's items; None if they cannot be a message."""
     if not group or not all(map(_is_answer, group[1:])) or group[0].get("type") == _COMPACTION:
         return None
     try:
-        message = _read(group)
+        message = _message_of(group)
     except (InvalidMessageError, ValueError):
         return None
     message.additional_kwargs[_KEPT] = marked({"items": group}, message)
@@ -164,7 +165,7 @@ def _message(group: list[Item]) -> BaseMessage | None:
 
 
 def _model_in(group: Sequence[Item]) -> str:
-    """Return the model that items name, as those of LiteLLM and any-llm do; "" if none does."""
+    """Return the model that is named in items of LiteLLM or any-llm; "" without a name."""
     for item in group:
         data = item.get("provider_data")
         model = data.get("model") if isinstance(data, dict) else None
@@ -173,8 +174,13 @@ def _model_in(group: Sequence[Item]) -> str:
     return ""
 
 
-def _read(group: Sequence[Item]) -> BaseMessage:
-    """Return the message of items; raise an error if they are none, or more than one."""
+def _message_of(group: Sequence[Item]) -> BaseMessage:
+    """Return the message of items.
+
+    Raises:
+        InvalidMessageError: They cannot be a message.
+        ValueError: They are more than one message.
+    """
     if _is_output(group[0]):
         return _result(group[0])
     calls = [item for item in group if _is_call(item)]
@@ -186,7 +192,7 @@ def _read(group: Sequence[Item]) -> BaseMessage:
 
 
 def _without_fake_ids(item: Item) -> Item:
-    """Return an item as it is read: without a made-up id, and with the id of an assistant's message on its texts."""
+    """Return an item without a made-up id, in the form for `normalize_messages`: a message's id is on its texts."""
     own = item.get("id")
     content = item.get("content")
     rest = {key: value for key, value in item.items() if key != "id"}
@@ -199,7 +205,7 @@ def _without_fake_ids(item: Item) -> Item:
     return {**rest, "content": content}
 
 
-def _said(message: BaseMessage) -> tuple[Any, ...]:
+def _content_of(message: BaseMessage) -> tuple[Any, ...]:
     calls = [
         getattr(message, name, None)
         for name in ("tool_calls", "invalid_tool_calls", "tool_call_id")

@@ -1,4 +1,4 @@
-"""A conversation as the session of runs of OpenAI's Agents SDK: it gives a run its history, and stores its steps."""
+"""A session of OpenAI's Agents SDK on a conversation: it gives a run its history, and stores the items of the run."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ _PAGE = 1_000
 
 
 @dataclass
-class _Run:
+class _RunState:
     """State that a session caches of one run.
 
     Attributes:
-        view: The view that it was given; None without one, and after its answer.
-        shown: The messages of the view, and those appended since.
-        entry: The last entry of those.
-        billed: Requests of the run whose answers are stored; None if it began elsewhere.
-        question: Id of its last question; None if it began elsewhere and has stored nothing since, "" if the question
-            was removed, and for `direct` calls.
+        view: The view that the run was given; None if it got none, and after its answer.
+        shown: The messages of the view, and those appended after it was loaded.
+        entry: The number of the last appended entry.
+        billed: Number of the run's requests whose answers are stored; None if the run began in another process.
+        question: Id of its last question. None if the run began in another process and has not stored anything here;
+            "" if the question was removed, and for `direct` calls.
     """
 
     view: History | None = None
@@ -76,30 +76,32 @@ class _Run:
 
 
 @dataclass
-class _State:
+class _ConversationState:
     """State that a session caches of one conversation.
 
     Attributes:
         chat: The conversation.
-        failed: By digest of their items, batches that may be stored.
-        runs: Its runs, as long as the SDK keeps them.
-        direct: The run of all calls without a wrapper.
-        lock: Held by whoever writes.
+        failed: Batches whose append failed, so that they may be stored, by the digest of their items.
+        runs: The states of its runs, as long as the SDK keeps their wrappers.
+        direct: The state for all calls without a wrapper.
+        lock: Serializes writes.
     """
 
     chat: Conversation
     failed: dict[str, list[BaseMessage | LogItem]] = field(default_factory=dict)
-    runs: WeakKeyDictionary[RunContextWrapper[Any], _Run] = field(default_factory=WeakKeyDictionary)
-    direct: _Run = field(default_factory=partial(_Run, question=""))
+    runs: WeakKeyDictionary[RunContextWrapper[Any], _RunState] = field(
+        default_factory=WeakKeyDictionary
+    )
+    direct: _RunState = field(default_factory=partial(_RunState, question=""))
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def run_of(self, wrapper: RunContextWrapper[Any] | None) -> _Run:
-        """Return the run of a wrapper."""
-        return self.direct if wrapper is None else self.runs.setdefault(wrapper, _Run())
+    def run_of(self, wrapper: RunContextWrapper[Any] | None) -> _RunState:
+        """Return the state of a wrapper's run."""
+        return self.direct if wrapper is None else self.runs.setdefault(wrapper, _RunState())
 
 
-class _Stored(NamedTuple):
-    """Items of the log, with the id to rewind to: of a message, a `LogItem`, or messages of another API."""
+class _StoredItems(NamedTuple):
+    """Items of a message, of a `LogItem`, or of messages of another API, with the id to rewind to."""
 
     kind: Literal["message", "item", "other"]
     id: str
@@ -112,20 +114,20 @@ class ConvstoreSession:
     Without a limit, `get_items` returns the view: within the budget, old results as stubs. With a limit, it returns the
     newest items exactly as they were added. The constructor does no I/O.
 
-    A call of `add_items` that failed can be repeated: nothing is stored twice. Other equal items are stored again,
-    whatever ids they have, because many models give each answer the same id.
+    A failed call of `add_items` can be repeated: nothing is stored twice. Equal items in any other call are stored
+    again, even under the same ids, because many models give each answer the same id.
 
     Args:
         store: The store.
         scope: A function from the context of a run to scope values; those of `values` take precedence.
-        view: "all" returns all items, exactly as they were added and under no rules, instead of the view.
+        view: "all" returns all items exactly as they were added, without a provider's rules, instead of the view.
         policy: The policy of the view; None for the store's.
-        provider: The rules of the model's provider for the view, by name or your own, for a model that the SDK asks by
-            another API, such as LiteLLM's; None for those of OpenAI's Responses API. A run with ``view="all"`` or a
-            limit gets items as they were added, from any place in a turn on, so they cannot be combined with it.
+        provider: The rules of the model's provider for the view, by name or your own, for a model that the SDK calls
+            through another API, such as LiteLLM; None for those of OpenAI's Responses API. It cannot be combined with
+            ``view="all"`` or a limit: such runs get items as they were added, beginning anywhere in a turn.
         erase_on_clear: `clear_session` deletes the conversation permanently.
-        session_settings: The SDK's own, or a dict of their fields. A ``limit`` in it applies to every run, which then
-            gets no view.
+        session_settings: The SDK's ``SessionSettings``, or a dict of their fields. A ``limit`` in it applies to every
+            run, which then gets items instead of the view.
         values: Values of the store's scope keys, set by your server, never by a model; `session_id` is made of them.
 
     Raises:
@@ -159,11 +161,13 @@ class ConvstoreSession:
         self._rules = rules_for(provider, None, default=ROWS["responses"])
         if provider is not None and (self._shows_all or _limit_of(self.session_settings)):
             raise InvalidInputError(
-                'the rules of provider= apply to the view, and with view="all" or a limit in '
+                'provider= only applies to the view, but with view="all" or a limit in '
                 "session_settings runs get items as they were added; leave one of them out"
             )
         self._erases = erase_on_clear
-        self._state_of = lru_cache(1_000)(lambda scope: _State(store.conversation(**dict(scope))))
+        self._state_of = lru_cache(1_000)(
+            lambda scope: _ConversationState(store.conversation(**dict(scope)))
+        )
         self.session_id = (
             "/".join(values[key] for key in store.scope_keys if key in values) or "convstore"
         )
@@ -186,11 +190,10 @@ class ConvstoreSession:
     ) -> list[TResponseInputItem]:
         """Return the view as items; with a limit or ``view="all"``, the newest items as they were added.
 
-        No rules of a provider apply to the latter: such a list begins anywhere in a turn.
+        A provider's rules do not apply to the latter, which may begin anywhere in a turn.
 
-        Half of an emoji, which no API takes, is U+FFFD; `pop_item` returns it as it was added.
-
-        ``.dropped`` of the list names what the API has no place for; see `History.to_openai`.
+        A lone surrogate, such as half of an emoji, becomes U+FFFD, because APIs refuse it; `pop_item` returns it
+        unchanged. ``.dropped`` of the list has the parts that the API does not support; see `History.to_openai`.
         """
         state = self._state(wrapper)
         run = state.run_of(wrapper)
@@ -214,8 +217,9 @@ class ConvstoreSession:
     ) -> None:
         """Append items to the log, all of them or none; see `Conversation.append`.
 
-        Small items of more than 1 MB together are stored in parts; after an error the same call stores the rest. A
-        cancelled call ends when its outcome is known. Encrypted items need ``view="all"``.
+        Exception: small items of more than 1 MB in total are stored in several entries. After an error, repeat the call
+        with the same items to store the rest. A cancelled call ends when its outcome is known. Encrypted items need
+        ``view="all"``.
         """
         check_list(items, dict, name="items")
         if not self._shows_all and any("__enc__" in item for item in items):
@@ -246,7 +250,7 @@ class ConvstoreSession:
         return cast("TResponseInputItem | None", popped)
 
     async def clear_session(self, *, wrapper: RunContextWrapper[Any] | None = None) -> None:
-        """Remove all items from views, which `Conversation.undo_rewind` undoes; with `erase_on_clear` erase them."""
+        """Remove all items from views; `Conversation.undo_rewind` restores them. With `erase_on_clear` delete them."""
         await settle(self._clear(self._state(wrapper)))
 
     async def run_compaction(
@@ -255,9 +259,9 @@ class ConvstoreSession:
         *,
         wrapper: RunContextWrapper[Any] | None = None,
     ) -> None:
-        """Summarise old turns if the store's summarizer says that it is time; the SDK calls it after every answer.
+        """Summarise old turns if the store's summarizer requires it; the SDK calls this after every answer.
 
-        Without a summarizer nothing happens, or with ``args={"force": True}`` it raises an InvalidInputError.
+        Without a summarizer it does nothing, or raises an InvalidInputError with ``args={"force": True}``.
         """
         force = bool(as_mapping(args, name="args").get("force"))
         with suppress(*(() if force else (InvalidInputError,))):  # of a store without a summarizer
@@ -266,23 +270,25 @@ class ConvstoreSession:
     async def _read_compaction_items(self, _: int | None) -> Any:
         """Refuse the SDK's own compaction, which calls this method of a session that it wraps."""
         raise InvalidInputError(
-            "OpenAIResponsesCompactionSession would clear what is read back and searched: pass the "
-            "ConvstoreSession itself, whose views are within a budget"
+            "OpenAIResponsesCompactionSession would clear the messages that are read back and "
+            "searched: pass the ConvstoreSession itself, whose views are within a budget"
         )
 
-    def _state(self, wrapper: RunContextWrapper[Any] | None) -> _State:
+    def _state(self, wrapper: RunContextWrapper[Any] | None) -> _ConversationState:
         return self._state_of(tuple(self.conversation(wrapper).scope.items()))
 
     @read_current
-    async def _pop(self, state: _State, run: _Run) -> Item | None:
+    async def _pop(self, state: _ConversationState, run: _RunState) -> Item | None:
         async with state.lock:
             while stored := await _newest(state.chat, 1):
                 last = stored[-1]
                 is_message = stored[-1].kind != "item"
                 removed = await state.chat.rewind(before_id=last.id)
-                if removed > is_message:  # another process appended
+                if (
+                    removed > is_message
+                ):  # another process has appended messages, which are restored
                     await state.chat.undo_rewind(before_id=last.id if is_message else None)
-                elif removed == is_message:  # else another process removed it
+                elif removed == is_message:  # otherwise another process has removed it already
                     if last.kind == "message" and last.items[1:]:
                         await append_in_halves(
                             partial(_append, state, run), to_log(last.items[:-1], uuid4().hex)
@@ -291,10 +297,10 @@ class ConvstoreSession:
             return None
 
     @read_current
-    async def _clear(self, state: _State) -> None:
+    async def _clear(self, state: _ConversationState) -> None:
         async with state.lock:
             state.runs.clear()
-            state.direct = _Run(question="")
+            state.direct = _RunState(question="")
             if self._erases:
                 await state.chat.delete()
                 return
@@ -317,13 +323,13 @@ def _limit_of(settings: SessionSettings | None, given: int | None = None) -> int
 
 
 def _settings(given: Any) -> SessionSettings | None:
-    """Return the settings that the SDK takes as an object or a dict, as the object that it reads."""
+    """Return settings, which may be given as an object or a dict, as an object of the SDK."""
     from agents.memory import SessionSettings  # noqa: PLC0415 - the SDK loads slowly
 
     if given is None or isinstance(given, SessionSettings):
         return given
     names = {field.name for field in fields(SessionSettings)}
-    with suppress(ValueError):  # of Pydantic, for a value
+    with suppress(ValueError):  # Pydantic refuses a value
         if isinstance(given, Mapping) and given.keys() <= names:
             return SessionSettings(**given)
     raise InvalidInputError(
@@ -338,11 +344,12 @@ def _requests(wrapper: RunContextWrapper[Any] | None) -> Sequence[RequestUsage]:
 
 
 def _set_usage(
-    run: _Run, made: Sequence[BaseMessage | LogItem], requests: Sequence[RequestUsage]
+    run: _RunState, made: Sequence[BaseMessage | LogItem], requests: Sequence[RequestUsage]
 ) -> None:
-    """Set the token counts of answers: those of the first requests of the run since its last items were stored.
+    """Set the token counts of answers from the run's requests since its last items were stored.
 
-    Requests of agents that its tools have called follow them. Of a run that began elsewhere the last requests count.
+    The first requests belong to the answers; those of agents that its tools called follow. For a run that began in
+    another process, the last requests are used.
     """
     answers = [message for message in made if isinstance(message, AIMessage)]
     first = max(0, len(requests) - len(answers)) if run.billed is None else run.billed
@@ -357,13 +364,16 @@ def _set_usage(
         )
 
 
-async def _add(state: _State, run: _Run, made: list[BaseMessage | LogItem]) -> None:
+async def _add(
+    state: _ConversationState, run: _RunState, made: list[BaseMessage | LogItem]
+) -> None:
     async with state.lock:
         append = partial(_append, state, run)
         try:
             await append_in_halves(append, made)
         except (MessageRewoundError, InvalidInputError):
-            # removed after a call that failed, as its question was; erased after the view
+            # MessageRewoundError: the items of a failed call, or their question, were removed since. InvalidInputError:
+            # the conversation was deleted after the view was loaded. The items get new ids, and no question.
             run.view = None
             run.question = ""
             for logged in made:
@@ -371,10 +381,12 @@ async def _add(state: _State, run: _Run, made: list[BaseMessage | LogItem]) -> N
             await append_in_halves(append, made)
 
 
-async def _append(state: _State, run: _Run, made: Sequence[BaseMessage | LogItem]) -> None:
-    """Append what `to_log` made; an answer gets the stamp of the view with what the run has added to it.
+async def _append(
+    state: _ConversationState, run: _RunState, made: Sequence[BaseMessage | LogItem]
+) -> None:
+    """Append the messages and items from `to_log`; an answer gets the stamp of the view and the run's added messages.
 
-    It belongs to the question of its run, though another run may have asked one since.
+    They belong to the question of their run, even if another run has asked a later one.
     """
     view = run.view
     messages = [added for added in made if isinstance(added, BaseMessage)]
@@ -384,12 +396,12 @@ async def _append(state: _State, run: _Run, made: Sequence[BaseMessage | LogItem
         size_of = partial(count, state.chat.store.token_counter)
         turn_id = last_turn_of(run.shown[len(view.messages) :])
         stamp = view.stamp_for(run.shown, entry=run.entry, turn=turn_id, size_of=size_of)
-    asked = last_turn_of(messages)
-    turn = None if asked else run.question or None
+    question = last_turn_of(messages)
+    turn = None if question else run.question or None
     receipt = await state.chat.append(made, stamp=stamp, turn=turn, on_source_clash="renumber")
     run.entry = receipt.entry
-    if asked and run is not state.direct:  # there a later answer may be a reminder
-        run.question = asked
+    if question and run is not state.direct:  # a later answer of a direct call may be a reminder
+        run.question = question
     elif run.question is None:
         run.question = await _resumed_question(state.chat, receipt)
     is_over = bool(answers) and not calls_of(answers[-1])
@@ -398,9 +410,10 @@ async def _append(state: _State, run: _Run, made: Sequence[BaseMessage | LogItem
 
 
 async def _resumed_question(chat: Conversation, added: Receipt) -> str | None:
-    """Return the id of the question of a run that was resumed from its state: that of the first message that it adds.
+    """Return the id of the question of a run that was resumed from its state: that of the first added message's turn.
 
-    This is the result of a call, which belongs to its turn. "" for no question, None if no message was added.
+    This message is the result of a call, which belongs to the call's turn. "" if it has no turn, None if no message was
+    added.
     """
     if not added.ordinals:
         return None
@@ -409,7 +422,7 @@ async def _resumed_question(chat: Conversation, added: Receipt) -> str | None:
 
 
 async def _as_added(chat: Conversation, limit: int | None) -> OpenAIMessages:
-    """Return the newest items as they were added, at most so many."""
+    """Return the newest items as they were added, at most `limit`; None for all of them."""
     groups = [stored.items for stored in await _newest(chat, limit)]
     dropped = [part for items in groups for part in getattr(items, "dropped", ())]
     newest = [item for items in groups for item in items][-(limit or 0) :]
@@ -417,16 +430,16 @@ async def _as_added(chat: Conversation, limit: int | None) -> OpenAIMessages:
 
 
 @read_current
-async def _newest(chat: Conversation, limit: int | None) -> list[_Stored]:
-    """Return the end of the log with at least so many items, oldest first; all of it for None."""
-    rows: list[tuple[int, _Stored | BaseMessage]] = []
+async def _newest(chat: Conversation, limit: int | None) -> list[_StoredItems]:
+    """Return the end of the log with at least `limit` items, oldest first; the whole log for None."""
+    rows: list[tuple[int, _StoredItems | BaseMessage]] = []
     async with aclosing(newest_first(chat, limit=min(limit or _PAGE, _PAGE))) as rows_read:
         async for row in rows_read:
             items = items_of(row.message)
             rows.append(
                 (
                     row.ordinal,
-                    _Stored("message", str(row.message.id), items) if items else row.message,
+                    _StoredItems("message", str(row.message.id), items) if items else row.message,
                 )
             )
             if len(rows) == limit:
@@ -434,10 +447,10 @@ async def _newest(chat: Conversation, limit: int | None) -> list[_Stored]:
     rows.reverse()
     first = rows[0][0] if len(rows) == limit else 0
     others = [item async for item in chat.items(after=first) if item.kind.startswith(KIND)]
-    rows += [(item.after, _Stored("item", item.id, [item.data])) for item in others]
+    rows += [(item.after, _StoredItems("item", item.id, [item.data])) for item in others]
     rows.sort(key=itemgetter(0))  # stable: items follow their message
-    stored = list[_Stored]()
+    stored = list[_StoredItems]()
     for is_twin, run in groupby((row for _, row in rows), lambda row: isinstance(row, BaseMessage)):
         group: list[Any] = [*run]
-        stored += [_Stored("other", str(group[-1].id), converted(group))] if is_twin else group
+        stored += [_StoredItems("other", str(group[-1].id), converted(group))] if is_twin else group
     return stored

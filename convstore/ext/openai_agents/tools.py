@@ -1,4 +1,4 @@
-"""The tools by which an agent of the Agents SDK reads and searches what its history leaves out."""
+"""Tools with which an agent of the Agents SDK reads full results again and searches other conversations."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ def read_back_tools(
 ) -> list[FunctionTool]:
     """Return the tools that read full content again, and search the other conversations of the same user.
 
-    They work on the conversation of the run that calls them, never on one that a model names, and answer any arguments.
+    They work on the conversation of the run that calls them, never on one that a model names. Invalid arguments do not
+    raise; the model gets an error message.
 
     Args:
         session: The session of the agent's runs.
-        search: Names of the scope keys that the searched conversations share; empty for no such tool.
+        search: Names of the scope keys that the searched conversations share; empty to leave out the search tool.
         artifact: Show the model the rest of artifacts when it reads back, as `retrieve_previous_sources_tool` does.
 
     Raises:
-        InvalidInputError: `session` is no ConvstoreSession, `search` has a name that is not a scope key, or `artifact`
-            is neither True nor False.
+        InvalidInputError: `session` is not a ConvstoreSession, `search` has a name that is not a scope key, or
+            `artifact` is not a bool.
     """
     if not isinstance(session, ConvstoreSession):
         raise InvalidInputError(f"session must be a ConvstoreSession, not {type(session).__name__}")

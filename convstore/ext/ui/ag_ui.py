@@ -1,6 +1,6 @@
-"""Write turns for AG-UI 1.0: as messages, one for each reply and each result, or as a stream.
+"""Write turns in the format of AG-UI 1.0: as messages, one for each reply and each result, or as a stream of events.
 
-Sources and files are activities.
+Sources and files become activities.
 """
 
 from __future__ import annotations
@@ -9,7 +9,16 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from convstore.ext.ui.turns import DRAFT, Event, Outcome, Part, ShownTurn, Step, keyed, known
+from convstore.ext.ui.turns import (
+    DRAFT,
+    Event,
+    Outcome,
+    Part,
+    ShownStep,
+    ShownTurn,
+    checked_fields,
+    with_keys,
+)
 
 _MEDIA = ("image", "audio", "video")
 _REASONING = ":reasoning-"
@@ -40,13 +49,13 @@ def ag_ui_messages(turn: ShownTurn) -> Iterator[dict[str, Any]]:
 
 
 class AGUIEncoder:
-    """Writes events; `shown` are the messages that the client has after the question."""
+    """Writes events; `shown` are the messages after the question that the client already has."""
 
     def __init__(
         self, thread_id: str, run_id: str, shown: Iterable[Mapping[str, Any]] = ()
     ) -> None:
         self._run = {"threadId": thread_id, "runId": run_id}
-        self._sent = dict(keyed(map(known, shown)))
+        self._sent = dict(with_keys(map(checked_fields, shown)))
         self._open = dict[str, Event]()
         self._calls = list[Part]()
 
@@ -55,15 +64,17 @@ class AGUIEncoder:
         yield {"type": "RUN_STARTED", **self._run, "protocolVersion": "1.0"}
 
     def show(self, turn: ShownTurn) -> Iterator[Event]:
-        """Yield what is new. A reply that was streamed keeps the id of its draft, unless its text is another one."""
+        """Yield the new content. A streamed reply keeps the id of its draft, unless the stored text differs."""
         answer = (
             message for message in ag_ui_messages(turn) if message["role"] not in ("system", "user")
         )
-        for key, message in keyed(answer):
+        for key, message in with_keys(answer):
             before = self._sent.get(key, {})
             live = message["id"].startswith(DRAFT)
             own = {**message, "id": before.get("id", message["id"]), "live": live}
-            if not _goes_on(message, before):  # a redacted draft: no event takes text back
+            if not _extends_text(
+                message, before
+            ):  # a redacted draft: events cannot remove sent text
                 if live:
                     own["content"] = before["content"]
                 else:
@@ -79,7 +90,7 @@ class AGUIEncoder:
                     self._calls.append(part)
 
     def end(self, outcome: Outcome) -> Iterator[Event]:
-        """End the run: with what a person has to decide, or with the calls that the client has to run."""
+        """End the run: with the calls that a person has to decide about, or those that the client has to run."""
         yield from self._closed()
         asked = [_interrupt(part) for part in self._calls if "approval" in part]
         pending = [part["toolCallId"] for part in self._calls if "approval" not in part]
@@ -89,15 +100,15 @@ class AGUIEncoder:
         yield {"type": "RUN_FINISHED", **self._run, "outcome": found}
 
     def fail(self, text: str) -> Iterator[Event]:
-        """Say that the run ended with an error."""
+        """Report that the run ended with an error."""
         yield from self._closed()
         yield {"type": "RUN_ERROR", "message": text}
 
     def _events(self, message: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[Event]:
-        """Yield the events that turn one message into another; first end what does not go on."""
+        """Yield the events that turn one message into another, after those that end all other open texts and calls."""
         id_ = message["id"]
         role = message["role"]
-        reply = id_.partition(_REASONING)[0]  # its text may go on after its reasoning
+        reply = id_.partition(_REASONING)[0]  # its text may continue after its reasoning
         calls = {call["id"] for call in message.get("toolCalls", ())}
         yield from self._closed({id_, reply, *calls})
         if role in _TEXTS:
@@ -127,7 +138,7 @@ class AGUIEncoder:
         role = message["role"]
         if text := message.get("content"):
             sent = before.get("content") or None
-            yield from self._grown(_TEXTS[role], id_, text, sent, role=role)
+            yield from self._growth_events(_TEXTS[role], id_, text, sent, role=role)
         known = {
             call.get("id"): str(call["function"].get("arguments", ""))
             for call in before.get("toolCalls", ())
@@ -135,7 +146,7 @@ class AGUIEncoder:
         for call in message.get("toolCalls", ()):
             named = {"toolCallName": call["function"]["name"], "parentMessageId": id_}
             arguments = call["function"]["arguments"]
-            yield from self._grown(
+            yield from self._growth_events(
                 "TOOL_CALL", call["id"], arguments, known.get(call["id"]), **named
             )
         if not message["live"]:
@@ -144,10 +155,10 @@ class AGUIEncoder:
             named = {"subtype": "message", "entityId": id_, "encryptedValue": proof}
             yield {"type": "REASONING_ENCRYPTED_VALUE", **named}
 
-    def _grown(
+    def _growth_events(
         self, kind: str, id_: str, text: str, sent: str | None, **begun: str
     ) -> Iterator[Event]:
-        """Yield what is new of a text or of a call's arguments; None was `sent` of what has to begin."""
+        """Yield the events of new text or call arguments; `sent` is the text sent before, None if nothing was sent."""
         is_call = kind == "TOOL_CALL"
         own = {"toolCallId" if is_call else "messageId": id_}
         if sent is None:
@@ -159,14 +170,14 @@ class AGUIEncoder:
             yield {"type": f"{kind}_{'ARGS' if is_call else 'CONTENT'}", **own, "delta": new}
 
     def _closed(self, but: Collection[str] = ()) -> Iterator[Event]:
-        """End the texts and the calls that are open, but for some."""
+        """End the open texts and calls, except for `but`."""
         for id_ in [id_ for id_ in self._open if id_ not in but]:
             yield (ended := self._open.pop(id_))
             if ended["type"] == "REASONING_MESSAGE_END":
                 yield {**ended, "type": "REASONING_END"}
 
 
-def _goes_on(message: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+def _extends_text(message: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     """Return True if the text of a message begins with the text that was sent of it."""
     if message["role"] not in _TEXTS:
         return True
@@ -174,7 +185,7 @@ def _goes_on(message: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
 
 
 def _interrupt(part: Part) -> Event:
-    """Return the question whether a call may run."""
+    """Return the interrupt that asks a person to approve a call."""
     about = {
         "toolCallId": part["toolCallId"],
         "message": f"Approve {_name(part)}?",
@@ -183,7 +194,7 @@ def _interrupt(part: Part) -> Event:
     return {"id": part["approval"]["id"], "reason": "tool_call", **about}
 
 
-def _reply(step: Step, turn: ShownTurn) -> Iterator[dict[str, Any]]:
+def _reply(step: ShownStep, turn: ShownTurn) -> Iterator[dict[str, Any]]:
     """Yield the messages of a reply: its reasoning, its text with its calls, its files, its sources."""
     reasoning = [part for part in step.parts if part["type"] == "reasoning"]
     for number, part in enumerate(reasoning):
@@ -196,8 +207,8 @@ def _reply(step: Step, turn: ShownTurn) -> Iterator[dict[str, Any]]:
     yield from _sources(step.id, step.parts)
 
 
-def _answer(step: Step, turn: ShownTurn) -> dict[str, Any]:
-    """Return the message of a reply: its text, and its calls if there are any."""
+def _answer(step: ShownStep, turn: ShownTurn) -> dict[str, Any]:
+    """Return the message of a reply with its text and its calls."""
     calls = [_call(part) for part in step.parts if "toolCallId" in part]
     text = _text(step.parts)
     fields = dict[str, Any]()
@@ -209,7 +220,7 @@ def _answer(step: Step, turn: ShownTurn) -> dict[str, Any]:
 
 
 def _reasoning(id_: str, part: Part) -> dict[str, Any]:
-    """Return the message of a reasoning, with its signature if the provider gave one."""
+    """Return the message of a reasoning part, with the provider's signature if there is one."""
     message = {"id": id_, "role": "reasoning", "content": part["text"]}
     for metadata in part.get("providerMetadata", {}).values():
         for value in metadata.values():
@@ -217,7 +228,7 @@ def _reasoning(id_: str, part: Part) -> dict[str, Any]:
     return message
 
 
-def _result(step: Step, turn: ShownTurn) -> Iterator[dict[str, Any]]:
+def _result(step: ShownStep, turn: ShownTurn) -> Iterator[dict[str, Any]]:
     """Yield the result of a call, then its sources."""
     call, *others = step.parts
     files = [part for part in others if "sourceId" not in part]
@@ -230,7 +241,7 @@ def _result(step: Step, turn: ShownTurn) -> Iterator[dict[str, Any]]:
 
 
 def _sources(id_: str, parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
-    """Yield the sources of a message, if it has some."""
+    """Yield one activity with the sources of a message; nothing without sources."""
     keys = ("sourceId", "title", "url")
     if found := [
         {key: part[key] for key in keys if key in part} for part in parts if "sourceId" in part
@@ -265,7 +276,7 @@ def _text(parts: Sequence[Part]) -> str:
 
 
 def _content(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """Return texts and files as content parts; files that are not shown as a text that names them."""
+    """Return texts and files as content parts; an omitted file becomes a text that describes it."""
     found = list[dict[str, Any]]()
     for part in parts:
         if part["type"] == "text":

@@ -1,14 +1,23 @@
-"""Write turns for the AI SDK 7: as `UIMessage`s, one for a question and one for the whole answer, or as a stream."""
+"""Write turns for the AI SDK 7: as `UIMessage`s, one for the question and one for the whole answer, or as a stream."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from convstore.ext.ui.turns import ANSWER, Event, Key, Outcome, Part, ShownTurn, keyed, known
+from convstore.ext.ui.turns import (
+    ANSWER,
+    Event,
+    Key,
+    Outcome,
+    Part,
+    ShownTurn,
+    checked_fields,
+    with_keys,
+)
 
 _EMPTY = {"type": "text", "text": ""}
-"""Part of a message that would have none, because the AI SDK refuses messages without parts."""
+"""Part of an empty message, because the AI SDK refuses messages without parts."""
 _REASONS = {"finished": "stop", "waiting": "tool-calls"}
 
 
@@ -49,20 +58,20 @@ def _answer(turn: ShownTurn) -> dict[str, Any]:
 
 
 class AISDKEncoder:
-    """Writes the UI message stream; `shown` are the parts that the client has of the answer."""
+    """Writes the UI message stream; `shown` are the parts of the answer that the client already has."""
 
     def __init__(self, turn_id: str, shown: Iterable[Mapping[str, Any]] = ()) -> None:
         self._id = ANSWER + turn_id
-        self._sent = dict(keyed(map(known, shown)))
+        self._sent = dict(with_keys(map(checked_fields, shown)))
 
     def start(self) -> Iterator[Event]:
-        """Begin the message, with the id that pages give it."""
+        """Begin the message, under the id that it has on pages."""
         yield {"type": "start", "messageId": self._id}
 
     def show(self, turn: ShownTurn) -> Iterator[Event]:
-        """Yield what is new; a last step of which the client has what is no longer so is begun again."""
+        """Yield the new parts; if the client has outdated parts of the last step, the step is sent again."""
         message = _answer(turn)
-        fresh = dict(keyed(message["parts"]))
+        fresh = dict(with_keys(message["parts"]))
         if stale := self._stale_step(fresh):
             yield {"type": "reset-step"}
             for key in stale:
@@ -84,11 +93,11 @@ class AISDKEncoder:
             yield {"type": "finish", "finishReason": _REASONS.get(outcome, "other")}
 
     def fail(self, text: str) -> Iterator[Event]:
-        """Say that the answer ended with an error."""
+        """Report that the answer ended with an error."""
         yield {"type": "error", "errorText": text}
 
     def _stale_step(self, fresh: Mapping[Key, Part]) -> list[Key]:
-        """Return the keys of the last step if it has a part that is gone, or a text that is another one now."""
+        """Return the keys of the last step that was sent, if one of its parts was removed or has another text now."""
         keys = list(self._sent)
         begun = max((at for at, (kind, _) in enumerate(keys) if kind == "step-start"), default=-1)
         is_stale = (
@@ -151,7 +160,7 @@ def _tool_of(part: Part) -> Part:
 
 
 def _input_chunks(part: Part, before: Mapping[str, Any], own: Part) -> Iterator[Event]:
-    """Yield the arguments of a call that are new; none if what was sent of them is no longer their beginning."""
+    """Yield the new text of a call's arguments; nothing if they no longer begin with the text that was sent."""
     if not _extends(part, before, "input"):
         return
     new = part["input"][len(str(before.get("input", ""))) :]

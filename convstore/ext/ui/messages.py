@@ -31,8 +31,8 @@ class UIPage(Value):
         messages: `UIMessage`s of the AI SDK, or messages of AG-UI: plain dicts, oldest first.
         before: Pass it as `before` to get the page before this one; None if nothing precedes it.
         last: The highest ordinal on the page, for `Conversation.watch`; 0 without messages.
-        turn: On the newest page the state of the last turn, or of another answer or question that is not shown yet.
-        report: The parts of messages that the format has no place for, or that are longer than the page allows.
+        turn: On the newest page, the state of the last turn, or of a variant in progress that is not active yet.
+        report: The parts of messages that the format does not support, or that are longer than the page allows.
     """
 
     messages: list[dict[str, Any]]
@@ -53,26 +53,28 @@ async def ui_messages(
     system: bool = False,
     client_tools: Collection[str] = (),
 ) -> UIPage:
-    """Return what a page needs to show a conversation, by default its newest turns.
+    """Return a page of messages to show a conversation, by default its newest turns.
 
-    It shows what was said: full texts and results, not the view of a model. Turns are whole, so a page may have more
-    messages of the log than `limit`. The same log gives the same ids and parts, whatever page they are on. Nothing is
-    left out silently: `UIPage.report` names it. About twelve commands, eight for an earlier page; two more for 200
-    messages, four for each turn with variants, and two for 2 million characters of large results.
+    The page has the log with full texts and results, not the view of a model. Turns are whole, so a page may have more
+    messages of the log than `limit`. The same log gives the same ids and parts, whatever page they are on.
+    `UIPage.report` lists everything that is left out.
+
+    A page takes about twelve commands, an earlier page eight. Added to that are two for each 200 messages, four for
+    each turn with variants, and two for each 2 million characters of large results.
 
     Args:
         chat: The conversation.
         format: "ai-sdk" for `UIMessage`s of the AI SDK 7, "ag-ui" for messages of AG-UI 1.0.
         before: `UIPage.before` of the page after this one; None for the newest page.
-        limit: How many messages of the log are enough; a turn that they begin in is whole.
-        output_limit: Maximum characters of a result; a longer one is its beginning and the id of its message.
-        media_limit: Maximum characters of the data of an image or a file, as Base64; a larger one is a placeholder with
-            the id of its message, for `Conversation.get_tool_messages`.
-        system: Also system messages, which are not meant for users.
-        client_tools: Names of tools that run on the client, whose calls wait for a result and no approval.
+        limit: Whole turns are added until the page has at least so many messages of the log.
+        output_limit: Maximum characters of a result. A longer one is cut, with the id of its message at the end.
+        media_limit: Maximum characters of the data of an image or a file, as Base64. Larger data is replaced by a
+            placeholder with the id of its message, for `Conversation.get_tool_messages`.
+        system: Include system messages, which are not meant for users.
+        client_tools: Names of tools that run on the client; their calls wait for a result, not for an approval.
 
     Raises:
-        InvalidInputError: `format` is neither, or a number is out of bounds.
+        InvalidInputError: `format` is invalid, or a number is out of bounds.
     """
     check_conversation(chat)
     check_choice(format, *_WRITERS, name="format")
@@ -100,7 +102,7 @@ async def ui_messages(
 
 
 def _sendable(state: TurnState | None) -> TurnState | None:
-    """Return a state that JSON can have; arguments that it cannot are one text."""
+    """Return a state that JSON can represent; arguments that it cannot represent become one text."""
     calls = []
     for call in state.waiting_calls if state else ():
         args = json_value(call.args)
@@ -113,7 +115,7 @@ def _sendable(state: TurnState | None) -> TurnState | None:
 
 
 async def newest(chat: Conversation) -> ConversationUpdate:
-    """Return the last message, and the state of the last turn or of the answer that is to replace one."""
+    """Return the last message, and the state of the last turn or of its variant that is not active yet."""
     async with aclosing(chat.watch(limit=1)) as updates:
         return await anext(updates)
 
@@ -158,7 +160,7 @@ async def _turns_before(chat: Conversation, before: int | None, limit: int) -> l
 
 
 def _state_of_page(now: ConversationUpdate, last: int) -> TurnState | None:
-    """Return the state of the last turn, None for a page that ends earlier or shows another variant of it."""
+    """Return the state of the last turn; None for a page that ends earlier or shows another variant of the turn."""
     if not now.messages or now.messages[-1].ordinal != last:
         return None
     state = now.turn
@@ -173,7 +175,7 @@ def _first_of(turns: Sequence[Turn]) -> int | None:
 
 
 def _answer_of(turn: Turn) -> str:
-    """Return the id of the last AI message of a turn, "" without one; a reminder after it is of no turn."""
+    """Return the id of the last AI message of a turn; "" without one. A later reminder does not belong to the turn."""
     for message in reversed(turn.messages):
         if isinstance(message, AIMessage) and message.id not in turn.others:
             return str(message.id)
@@ -181,7 +183,7 @@ def _answer_of(turn: Turn) -> str:
 
 
 def _shown(turn: Turn, state: TurnState | None, reader: TurnReader, *, system: bool) -> ShownTurn:
-    """Return a turn as a page shows it; with its state if it is the last one, and is shown as it stands."""
+    """Return a turn in the form that pages show; `state` is that of the last turn, None for all others."""
     if not system:
         _drop_system(turn, reader)
     shown = reader.turn(turn.turn_id, turn.messages, turn.waiting_calls, is_over=turn.is_finished)

@@ -1,7 +1,8 @@
-"""Read what a page sends, a request of the AI SDK or AG-UI's ``RunAgentInput``, as one value.
+"""Read the request of a page, of the AI SDK or AG-UI's ``RunAgentInput``, into one format.
 
-What a client sends is data. Only its newest question is taken, what a person decided about calls that wait, and results
-of tools that run on the client, which the server names. Answers, other results and system messages are never read.
+Clients are not trusted. Only these parts of a request are read: the newest question, decisions of a person about calls
+that wait, and results of the tools that the server names as running on the client. Answers, other results and system
+messages are never read.
 """
 
 from __future__ import annotations
@@ -46,16 +47,16 @@ class UIRequest:
     Attributes:
         format: The page's protocol.
         kind: "ask" a question, "regenerate" an answer, "edit" a question, or "decide" about calls that wait.
-        thread_id: The conversation as the client names it; the user comes from your authentication.
+        thread_id: The client's name for the conversation; take the user from your authentication.
         run_id: AG-UI's id of the run, else "".
-        turn_id: The turn; of an edit, the id of the new question.
+        turn_id: The id of the turn; for "edit", the id of the new question.
         question: The question of "ask" and "edit".
-        key: Of "regenerate", the id of this wish.
-        instead_of: Of "edit", the question that is replaced.
-        decisions: Of "decide", what was decided, by the tool call id that pages show, or the id of the call's result.
-        results: Of "decide", the results of tools, by the same ids; those of client tools are taken.
+        key: The id of a "regenerate" request; the same id continues the same answer.
+        instead_of: The id of the question that "edit" replaces.
+        decisions: The decisions of "decide", by the tool call id that pages show, or by the id of the call's result.
+        results: The tool results of "decide", by the same ids; only those of client tools are accepted.
         client_tools: Names of the tools that run on the client.
-        shown: What the page has of the answer: parts of the AI SDK, or messages of AG-UI.
+        shown: The parts of the answer that the page already has: parts of the AI SDK, or messages of AG-UI.
     """
 
     format: Format
@@ -72,19 +73,19 @@ class UIRequest:
     shown: Sequence[_Fields] = field(default=(), repr=False)
 
     async def turn(self, chat: Conversation, *, by: str = "", **options: Any) -> TurnSession:
-        """Take the turn that the request is about, with its question or its decisions in the log.
+        """Return a session of the requested turn, after its decisions were recorded.
 
-        The same request again continues the turn, or finds its answer. Without a `request_id`, a repeated edit or
-        regeneration is another one.
+        A repeated request continues the turn, or finds its answer. Without a `request_id`, a repeated edit or
+        regeneration makes another variant.
 
         Args:
             chat: The conversation. Check first that this user may use it, and may decide about its calls.
-            by: Who decides, as for `Conversation.decide`.
+            by: The person who decides, as for `Conversation.decide`.
             options: `busy` and `wait_seconds` of `Conversation.turn`.
 
         Raises:
-            InvalidInputError: A decision is about a call that does not wait, a result is of no client tool, or a
-                question has the id that is kept for the result of a call that waits.
+            InvalidInputError: A decision is about a call that does not wait, a result is not of a client tool, or a
+                question has the id that is reserved for the result of a waiting call.
             UnknownMessageError: The turn to regenerate, to replace or to decide about is not in the log.
             ConflictError: As for `Conversation.turn` and `Conversation.decide`.
         """
@@ -99,10 +100,11 @@ class UIRequest:
             return await chat.turn(turn_id, regenerate=variant or None, **options)
         if state and self.turn_id in {call.result_id for call in state.waiting_calls}:
             raise InvalidInputError(
-                f"{self.turn_id!r} is the id of the result of a call that waits, not of a question"
+                f"{self.turn_id!r} is reserved for the result of a call that waits; send the "
+                "question under another id"
             )
         replaced = await _active(chat, self.instead_of) if self.kind == "edit" else None
-        # else a repeated edit replaces itself
+        # a repeated edit must not replace itself
         instead_of = None if replaced == self.turn_id else replaced
         return await chat.turn(self.turn_id, human=self.question, instead_of=instead_of, **options)
 
@@ -127,14 +129,14 @@ class UIRequest:
         return self.turn_id, ""
 
     def _is_about_another(self, calls: Iterable[TurnCall]) -> bool:
-        """Return True if it decides about none of these calls: the answer that is shown may wait beside another one."""
+        """Return True if its decisions are about other calls, such as those of the shown answer beside a hidden one."""
         known = {call.result_id for call in calls}
         return bool(self.decisions) and known.isdisjoint(self.decisions)
 
     async def _calls(self, chat: Conversation, state: TurnState | None) -> dict[str, TurnCall]:
-        """Return the calls that wait by the ids of their results, and those of the turn by the ids that pages show.
+        """Return the waiting calls by the ids of their results, and the turn's calls by the ids that pages show.
 
-        The log is read only if the request names others than the results of calls that wait.
+        The log is read only if the request has other ids than those of waiting calls' results.
         """
         waiting = state.waiting_calls if state else ()
         calls = {call.result_id: call for call in waiting}
@@ -152,11 +154,11 @@ class UIRequest:
         for id_, result in self.results.items():
             call = calls.get(id_)
             if call is None or call.result_id not in waiting:
-                continue  # it is in the log: pages send all results that they show
+                continue  # pages send all results that they show; this one is in the log
             if call.name not in self.client_tools:
                 raise InvalidInputError(
-                    f"call {call.id!r} is of tool {call.name!r}, whose results are not taken from "
-                    "a client; name the tools that run on the client in client_tools"
+                    f"the client sent a result for call {call.id!r} of tool {call.name!r}, which "
+                    "is not a client tool; list the tools that run on the client in client_tools"
                 )
             responses.append((id_, Decision(verdict="respond", message=result)))
         return [*responses, *self.decisions.items()]
@@ -169,21 +171,21 @@ def read_request(
     client_tools: Collection[str] = (),
     request_id: str | None = None,
 ) -> UIRequest:
-    """Return what a page asks for. No I/O: what it names is looked up by `UIRequest.turn`.
+    """Parse the request of a page. No I/O: `UIRequest.turn` looks up the ids in it.
 
     The AI SDK sends `id`, `messages` (or only the last one, as `message`), `trigger` and `messageId`; AG-UI a
-    ``RunAgentInput``. AG-UI has no words for an edit or a regeneration: there `forwardedProps` has `trigger` and
-    `messageId` as the AI SDK has them.
+    ``RunAgentInput``. AG-UI does not define edits and regenerations. Send `trigger` and `messageId` of the AI SDK in
+    its `forwardedProps`.
 
     Args:
-        body: The body of the request, parsed or as it came.
+        body: The body of the request, as JSON text or parsed.
         format: The page's protocol.
         client_tools: Names of the tools that run on the client. Never take them from the request.
         request_id: Id of this request, such as that of a click, for edits and regenerations; None for AG-UI's `runId`,
             or a random one.
 
     Raises:
-        InvalidInputError: The body lacks something, or has a value of the wrong type.
+        InvalidInputError: The body lacks a field, or has a value of the wrong type.
     """
     check_choice(format, "ai-sdk", "ag-ui", name="format")
     try:
@@ -204,7 +206,7 @@ def read_request(
 
 
 async def _active(chat: Conversation, turn_id: str) -> str:
-    """Return the turn that stands at the place of one: a page that has edited a question still has its first id."""
+    """Return the id of the active variant of a turn: a page may still use the first id of an edited question."""
     return next(
         (variant.turn_id for variant in await chat.variants(turn_id) if variant.is_active), turn_id
     )
@@ -213,9 +215,9 @@ async def _active(chat: Conversation, turn_id: str) -> str:
 async def _messages_of(
     chat: Conversation, state: TurnState | None, turn_id: str
 ) -> Sequence[BaseMessage]:
-    """Return the messages of the turn in which calls wait, or of the answer to it that views do not show yet.
+    """Return the messages of the turn in `state`, or of its variant that is not active yet.
 
-    Without a state, those of the turn with this id.
+    Without a state, return the messages of the turn with this id.
     """
     turn = await chat.get_turn(state.turn_id if state else turn_id)
     if turn and not (state and state.variant_id):
@@ -230,7 +232,7 @@ def _of_ai_sdk(body: _Fields, key: str, common: _Fields) -> UIRequest:
         last = _get(body, "message", dict, of="the body")
     parts = _items(last, "parts", of=_LAST)
     if last.get("role") != "assistant" or body.get("trigger") == "regenerate-message":
-        return _asked(last, parts, body, key, common)
+        return _question_request(last, parts, body, key, common)
     answers = [
         _get(part, "approval", dict, of="a part")
         for part in parts
@@ -262,7 +264,7 @@ def _of_ag_ui(body: _Fields, key: str, common: _Fields) -> UIRequest:
     wish = props if isinstance(props, Mapping) else {}
     if wish.get("trigger") != "regenerate-message":
         answers = _items(body, "resume", of="the body") if body.get("resume") else []
-        decisions = _decisions([_answered(answer) for answer in answers])
+        decisions = _decisions([_answer_of_interrupt(answer) for answer in answers])
         results = _client_results(shown)
         if decisions or results:
             return UIRequest(
@@ -275,9 +277,9 @@ def _of_ag_ui(body: _Fields, key: str, common: _Fields) -> UIRequest:
             )
     content = question.get("content")
     if isinstance(content, str):
-        return _asked(question, [{"type": "text", "text": content}], wish, key, common)
+        return _question_request(question, [{"type": "text", "text": content}], wish, key, common)
     parts = _items(question, "content", of="the question")
-    return _asked(question, parts, wish, key, common)
+    return _question_request(question, parts, wish, key, common)
 
 
 def _client_results(messages: Sequence[_Fields]) -> dict[str, str]:
@@ -292,10 +294,10 @@ def _client_results(messages: Sequence[_Fields]) -> dict[str, str]:
     return results
 
 
-def _asked(
+def _question_request(
     last: _Fields, parts: Sequence[_Fields], wish: _Fields, key: str, common: _Fields
 ) -> UIRequest:
-    """Return a request that asks a question, asks another one instead, or asks for another answer."""
+    """Return a request of the kind "ask", "edit" or "regenerate"."""
     own = _id(last, "id", of=_LAST).removeprefix(ANSWER)
     replaced = wish.get("messageId")
     check_choice(wish.get("trigger"), None, "submit-message", "regenerate-message", name="trigger")
@@ -305,7 +307,7 @@ def _asked(
         role = _get(last, "role", str, of=_LAST)[:40]
         raise InvalidInputError(f"the last message must be the user's, not of role {role!r}")
     turn_id = key if replaced == own else own
-    # no others are read
+    # parts of other types are ignored
     blocks = [_block(part) for part in parts if part.get("type") in ("text", "file", *_MEDIA)]
     if not blocks:
         raise InvalidInputError("the message has neither a text nor a file; send one as its part")
@@ -339,7 +341,7 @@ def _optional(fields: _Fields, key: str, *, of: str) -> str:
 
 
 def _name(part: _Fields) -> str:
-    """Return the name of a file, which AG-UI's messages have in the metadata, as `ui_messages` writes it."""
+    """Return the name of a file; messages of AG-UI have it in the metadata, where `ui_messages` writes it."""
     name = part.get("filename")
     metadata = part.get("metadata")
     if not name and isinstance(metadata, Mapping):
@@ -353,16 +355,18 @@ def _media_block(mime: str, kind: str, url: str, name: str) -> dict[str, Any]:
         return media_block(mime, kind=kind, name=name, base64=data)
     if url.startswith(("https://", "http://")):
         return media_block(mime, kind=kind, name=name, url=url)
-    raise InvalidInputError("the url of a file must be of the web, or a data URL in Base64")
+    raise InvalidInputError(
+        "the url of a file must begin with https:// or http://, or be a data URL in Base64"
+    )
 
 
-def _answered(entry: _Fields) -> _Fields:
-    """Return the answer to an interrupt of AG-UI as the AI SDK has it."""
+def _answer_of_interrupt(entry: _Fields) -> _Fields:
+    """Return the answer to an interrupt of AG-UI in the format of the AI SDK."""
     check_choice(entry.get("status"), "resolved", "cancelled", name="status")
-    said: Any = {"approved": False}
+    answer: Any = {"approved": False}
     if entry["status"] == "resolved":
-        said = _get(entry, "payload", dict, of="an answer")
-    return {**said, "id": _id(entry, "interruptId", of="an answer")}
+        answer = _get(entry, "payload", dict, of="an answer")
+    return {**answer, "id": _id(entry, "interruptId", of="an answer")}
 
 
 def _decisions(answers: Iterable[_Fields]) -> dict[str, Decision]:
@@ -374,24 +378,24 @@ def _decisions(answers: Iterable[_Fields]) -> dict[str, Decision]:
     return found
 
 
-def _decision(said: _Fields) -> Decision:
-    """Return a decision; only a plain `true` approves."""
-    if not _get(said, "approved", bool, of="an approval"):
-        return Decision(verdict="reject", message=_optional(said, "reason", of="an approval"))
+def _decision(answer: _Fields) -> Decision:
+    """Return a decision; `approved` must be a JSON boolean."""
+    if not _get(answer, "approved", bool, of="an approval"):
+        return Decision(verdict="reject", message=_optional(answer, "reason", of="an approval"))
     args = None
-    if said.get("editedArgs") is not None:
-        args = _get(said, "editedArgs", dict, of="an approval")
+    if answer.get("editedArgs") is not None:
+        args = _get(answer, "editedArgs", dict, of="an approval")
     return Decision(verdict="approve" if args is None else "edit", args=args)
 
 
 def _outcome(output: Any, error: Any, *, is_failed: bool) -> str:
     """Return the result of a client's tool: a text, or JSON as a text.
 
-    One that failed says so in JSON, because a decision is never an error.
+    A failure is reported in the JSON, because the result is stored as a decision, which has no error status.
     """
-    said = {"success": False, "error": error} if is_failed else output
+    value = {"success": False, "error": error} if is_failed else output
     try:
-        text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as problem:
         raise InvalidInputError(f"the output of a tool must be JSON: {problem}") from problem
     return text or "(no output)"

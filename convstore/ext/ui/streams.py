@@ -1,6 +1,7 @@
-"""Send the answer to a request as server-sent events: as it is made, or after a reload as the log shows it.
+"""Send the answer to a request as server-sent events: live, or from the log after a page was loaded again.
 
-A turn goes on when its client leaves. Another page, or the same one after a reload, follows it from any worker.
+A turn continues when its client disconnects. Another page, or the same one after a reload, can follow it from any
+worker.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _LOGGER = logging.getLogger("convstore")
 _ANSWERING = set[asyncio.Task[None]]()
 _INTERRUPTED = "The answer was interrupted; send the request again."
 _BACKLOG = 100
-"""Events that wait for a client. Until it has read them, what is new is not written as events."""
+"""Maximum of events that wait for a client. New content is only encoded after the client has read them."""
 
 
 def ui_stream(
@@ -60,23 +61,23 @@ def ui_stream(
 ) -> AsyncGenerator[bytes, None]:
     """Enter a turn, run your loop in it, and yield its answer as server-sent events in the format of the request.
 
-    It sends the chunks that the loop yields, and all that is appended to the turn meanwhile, by whatever the loop
-    calls. What the turn had before is sent first, unless the page has it. The stream ends as the protocol says for a
-    turn that is finished, stopped or waiting, or that failed.
+    It sends the chunks that the loop yields, and all messages that are appended to the turn meanwhile. Earlier messages
+    of the turn are sent first, unless the page has them. The stream ends as its protocol requires for a turn that is
+    finished, stopped or waiting, or that failed.
 
-    If the client leaves, the loop goes on in the background: `Conversation.stop` stops it, `resume_stream` follows it.
-    A client that reads slowly delays no loop: it gets in fewer, longer events what was said meanwhile.
+    If the client disconnects, the loop continues in the background: `Conversation.stop` stops it, `resume_stream`
+    follows it. A slow client does not delay the loop: it gets the answer in fewer, longer events.
 
     Args:
-        turn: What `UIRequest.turn` has returned. It is entered here.
+        turn: The session that `UIRequest.turn` has returned; it is entered here.
         chunks: Your loop, an asynchronous generator of the chunks that `TurnSession.stream` yields.
         request: The request.
-        on_error: Returns the text that the client gets for an error; log the error there, as its text may hold
-            contents. By default its class and line are logged, and the client is asked to send the request again.
+        on_error: Returns the text that the client gets for an error. Log the error there; its text may quote messages.
+            By default its class and line are logged, and the client is asked to send the request again.
 
     Raises:
-        InvalidInputError: `chunks` is no asynchronous generator, as of a function that was not called or never yields.
-            Or `turn` or `request` is something else.
+        InvalidInputError: `chunks` is not an asynchronous generator: your function was not called, or has no `yield`.
+            Or `turn` or `request` has another type.
     """
     if not isinstance(chunks, AsyncGenerator):
         raise InvalidInputError(
@@ -89,10 +90,10 @@ def ui_stream(
                 f"{name} must be a {kind.__name__}, which UIRequest.turn and read_request return, "
                 f"not {type(value).__name__}"
             )
-    return _answered(turn, chunks, request, on_error)
+    return _stream_answer(turn, chunks, request, on_error)
 
 
-async def _answered(
+async def _stream_answer(
     turn: TurnSession,
     chunks: AsyncGenerator[Any, None],
     request: UIRequest,
@@ -102,8 +103,8 @@ async def _answered(
     ag_ui = AGUIEncoder(request.thread_id, request.run_id, request.shown)
     encoder = ai_sdk if request.format == "ai-sdk" else ag_ui
     chat, _ = TurnAccess.of_session(turn)
-    screen = _Screen(chat, turn.turn_id, encoder, request.client_tools)
-    answering = _Answer(turn, screen)
+    screen = _ClientView(chat, turn.turn_id, encoder, request.client_tools)
+    answering = _AnswerStream(turn, screen)
     task = asyncio.create_task(answering.run(chunks, on_error))
     _ANSWERING.add(task)
     task.add_done_callback(_ANSWERING.discard)
@@ -119,11 +120,11 @@ async def resume_stream(
     run_id: str = "",
     client_tools: Collection[str] = (),
 ) -> AsyncGenerator[bytes, None] | None:
-    """Return the stream of the answer that a worker makes just now, from its beginning; None if none does.
+    """Return the stream of the answer in progress on any worker, from its beginning; None without one.
 
-    An endpoint for the AI SDK's `resumeStream` then answers 204. For AG-UI the stream begins with the messages up to
-    the question, also of an edited one that views do not show yet.
-    What is being streamed arrives about once a second, as the draft of the reply.
+    For None, an endpoint of the AI SDK's `resumeStream` responds with status 204. For AG-UI the stream begins with the
+    messages up to the question, which may be an edited one that views do not show yet. The reply arrives about once a
+    second, as its draft is saved.
 
     Args:
         chat: The conversation.
@@ -145,18 +146,18 @@ async def resume_stream(
     if state is None or state.status != "running":
         return None
     if format == "ai-sdk":
-        return _followed(
-            _Screen(chat, state.turn_id, AISDKEncoder(state.turn_id), client_tools), []
+        return _follow(
+            _ClientView(chat, state.turn_id, AISDKEncoder(state.turn_id), client_tools), []
         )
-    screen = _Screen(chat, state.turn_id, AGUIEncoder(thread_id, run_id), client_tools)
+    screen = _ClientView(chat, state.turn_id, AGUIEncoder(thread_id, run_id), client_tools)
     messages = await _up_to_question(chat, state, client_tools)
-    return _followed(screen, [{"type": "MESSAGES_SNAPSHOT", "messages": messages}])
+    return _follow(screen, [{"type": "MESSAGES_SNAPSHOT", "messages": messages}])
 
 
 async def _up_to_question(
     chat: Conversation, state: TurnState, client_tools: Collection[str]
 ) -> list[dict[str, Any]]:
-    """Return the messages of a page in AG-UI's format up to the question of a turn, which views may not show yet."""
+    """Return the messages in AG-UI's format up to the question of a turn, which views may not show yet."""
     shown = (await ui_messages(chat, format="ag-ui", client_tools=client_tools)).messages
     ids = [message["id"] for message in shown]
     if state.turn_id in ids:
@@ -168,8 +169,8 @@ async def _up_to_question(
     return [*shown, *ag_ui_messages(question)]
 
 
-class _Screen:
-    """State of a turn as one client sees it."""
+class _ClientView:
+    """The state of a turn that was sent to one client."""
 
     def __init__(
         self,
@@ -187,7 +188,7 @@ class _Screen:
     async def read(
         self, messages: Sequence[BaseMessage], waiting: Iterable[TurnCall], *, is_over: bool = False
     ) -> None:
-        """Take over what the log has of the turn."""
+        """Update the turn from its messages in the log."""
         results = [str(message.id) for message in messages if isinstance(message, ToolMessage)]
         if new := [id_ for id_ in results if id_ not in self._reader.sources][-MAX_IDS:]:
             tools = await self.chat.get_tool_messages(new)
@@ -196,13 +197,13 @@ class _Screen:
         self._reader.dropped.clear()
 
     def show(self, reply: StreamedReply | None = None) -> Iterator[Event]:
-        """Return what is new, with the reply that is being streamed."""
+        """Return the events of new content, including the reply that is being streamed."""
         return self.encoder.show(self._reader.streaming(self._turn, reply) if reply else self._turn)
 
     async def end(
         self, messages: Sequence[BaseMessage], waiting: Iterable[TurnCall], outcome: Outcome
     ) -> list[Event]:
-        """Return the last events; of an answer that is over, with the metadata that pages show."""
+        """Return the last events; if the turn is over, with the metadata that pages show."""
         if is_over := outcome in ("finished", "stopped"):
             shown = (await ui_messages(self.chat, limit=1)).messages
             own = {ANSWER + self.turn_id}
@@ -213,8 +214,8 @@ class _Screen:
         return [*self.show(), *self.encoder.end(outcome)]
 
 
-def _sent(events: Iterable[Event]) -> Iterator[bytes]:
-    """Yield events as they are sent."""
+def _encoded(events: Iterable[Event]) -> Iterator[bytes]:
+    """Yield events encoded as server-sent events."""
     for event in events:
         yield b"data: " + json.dumps(event).encode() + b"\n\n"
         if event["type"] in ("finish", "abort", "error"):
@@ -229,10 +230,10 @@ def _outcome(turn: TurnSession) -> Outcome:
     return "waiting" if turn.is_waiting else "unfinished"
 
 
-class _Answer:
-    """Runs a loop in its turn, and sends what it does."""
+class _AnswerStream:
+    """Runs a loop in its turn, and queues the events of its answer for the client."""
 
-    def __init__(self, turn: TurnSession, screen: _Screen) -> None:
+    def __init__(self, turn: TurnSession, screen: _ClientView) -> None:
         self._turn = turn
         self._screen = screen
         self._events = asyncio.Queue[bytes | None]()
@@ -250,7 +251,7 @@ class _Answer:
     async def run(
         self, chunks: AsyncGenerator[Any, None], on_error: Callable[[Exception], str] | None
     ) -> None:
-        """Send the stream from its first event to its last one, which tells how it ended."""
+        """Queue the events of the stream; the last one reports the outcome."""
         turn = self._turn
         encoder = self._screen.encoder
         self._send(encoder.start())
@@ -258,38 +259,38 @@ class _Answer:
             async with turn, aclosing(chunks):
                 await self._take_all(chunks)
             self._end(await self._screen.end(turn.messages, turn.waiting_calls, _outcome(turn)))
-        except asyncio.CancelledError:  # by what the loop awaits, or at a shutdown
+        except asyncio.CancelledError:  # raised in the loop, or by a shutdown
             self._end(encoder.fail(_INTERRUPTED))
             raise
-        except Exception as error:  # noqa: BLE001 - the client is told
+        except Exception as error:  # noqa: BLE001 - reported to the client
             text: object = _INTERRUPTED
             try:
                 text = on_error(error) if on_error else text
-            finally:  # the client is told, also if the function fails
+            finally:  # reported to the client, even if the function fails
                 self._end(encoder.fail(text if isinstance(text, str) else _INTERRUPTED))
             if on_error is None:
                 await _log(error, self._screen.chat)  # last, because the server may be down
 
     async def _take_all(self, chunks: AsyncGenerator[Any, None]) -> None:
-        """Send the chunks of the loop, and what is appended to the turn meanwhile."""
+        """Send the chunks of the loop, and the messages that are appended to the turn meanwhile."""
         await self._take()
-        looking = asyncio.create_task(self._look())
+        following = asyncio.create_task(self._follow_log())
         try:
             async for chunk in chunks:
                 await self._take(chunk)
         finally:
-            looking.cancel()
-            # The messages that it could not read are read again at the end.
-            await asyncio.gather(looking, return_exceptions=True)
+            following.cancel()
+            # Its errors are ignored, because all messages are read again at the end.
+            await asyncio.gather(following, return_exceptions=True)
 
-    async def _look(self) -> None:
+    async def _follow_log(self) -> None:
         changed = TurnAccess.of_session(self._turn)[1].changed
         while await changed.wait():
             changed.clear()
             await self._take()
 
     async def _take(self, chunk: Any = None) -> None:
-        """Send what is new in the log, and a chunk of the reply that is to follow."""
+        """Send new messages of the log, and a chunk of the next reply."""
         async with self._lock:
             messages = list(self._turn.messages)
             if chunk is None or len(messages) != self._seen:
@@ -298,12 +299,12 @@ class _Answer:
                     self._reply = StreamedReply()
                 self._seen = len(messages)
             if _is_new(chunk, messages):
-                with suppress(InvalidInputError):  # not of a reply
+                with suppress(InvalidInputError):  # not a chunk of a reply
                     self._reply.add(chunk)
             self._show()
 
     def _show(self) -> None:
-        """Send what is new; if the client left or reads slowly, only once it has read what waits for it."""
+        """Queue the events of new content, unless too many events wait for the client."""
         self._is_behind = self._events.qsize() >= _BACKLOG
         if not self._is_behind:
             self._send(self._screen.show(self._reply))
@@ -314,12 +315,12 @@ class _Answer:
         self._events.put_nowait(None)
 
     def _send(self, found: Iterable[Event]) -> None:
-        for event in _sent(found):
+        for event in _encoded(found):
             self._events.put_nowait(event)
 
 
 async def _log(error: Exception, chat: Conversation) -> None:
-    """Log where an error was raised, without its text: an error of the application may quote messages."""
+    """Log the class and line of an error, without its text: an error of the application may quote messages."""
     conversation = ""
     with suppress(ConvstoreError):  # the server may be down
         conversation = await host_of(chat).conversation_id(chat.scope)
@@ -340,22 +341,22 @@ def _is_new(chunk: Any, messages: Sequence[BaseMessage]) -> bool:
     return chunk is not None
 
 
-async def _followed(screen: _Screen, first: Iterable[Event]) -> AsyncGenerator[bytes, None]:
-    """Yield the events of a turn that another worker answers, as the log and its drafts show it."""
-    for event in _sent([*screen.encoder.start(), *first]):
+async def _follow(screen: _ClientView, first: Iterable[Event]) -> AsyncGenerator[bytes, None]:
+    """Yield the events of a turn that another worker answers, from the log and its drafts."""
+    for event in _encoded([*screen.encoder.start(), *first]):
         yield event
-    async with aclosing(_watched(screen)) as changes:
+    async with aclosing(_watch(screen)) as changes:
         async for own, state in changes:
-            for event in _sent(await _follow(screen, own, state)):
+            for event in _encoded(await _new_events(screen, own, state)):
                 yield event
             if not _is_running(screen.turn_id, state):
                 return
 
 
-async def _watched(
-    screen: _Screen,
+async def _watch(
+    screen: _ClientView,
 ) -> AsyncGenerator[tuple[list[BaseMessage], TurnState | None], None]:
-    """Yield the messages of the turn, and the state of the last turn, each time that they change."""
+    """Yield the messages of the turn and the state of the last turn, each time that one of them changes."""
     turn = await screen.chat.get_turn(screen.turn_id)
     after = turn.first - 1 if turn else None
     page = list[StoredMessage]()
@@ -374,9 +375,9 @@ def _is_running(turn_id: str, state: TurnState | None) -> bool:
 
 
 async def _hidden(chat: Conversation, state: TurnState) -> tuple[list[BaseMessage], str]:
-    """Return an answer that views do not show yet, and the draft of its next reply.
+    """Return the messages of a variant that is not active yet, and the draft of its next reply.
 
-    A reply that was appended since the state was read has no draft any more.
+    The draft is "" if its reply was appended after the state was read.
     """
     own, _ = await TurnAccess(chat).hidden_variant(state)
     replies = [message.text for message in own if isinstance(message, AIMessage)]
@@ -384,14 +385,14 @@ async def _hidden(chat: Conversation, state: TurnState) -> tuple[list[BaseMessag
     return own, "" if is_kept else state.draft
 
 
-async def _follow(
-    screen: _Screen, own: Sequence[BaseMessage], state: TurnState | None
+async def _new_events(
+    screen: _ClientView, own: Sequence[BaseMessage], state: TurnState | None
 ) -> Iterable[Event]:
-    """Return the events of what the log shows of a turn now, as far as they are new; the last ones if it is over."""
+    """Return the events of new messages and of the draft of a turn; the last events if the turn is over."""
     if state is None or state.status == "interrupted":
         return screen.encoder.fail(_INTERRUPTED if state else "The conversation was deleted.")
     draft = state.draft
-    # of another answer, or an edited question
+    # a variant that is not active yet
     if state.turn_id == screen.turn_id and (state.variant_id or not own):
         own, draft = await _hidden(screen.chat, state)
     if state.turn_id != screen.turn_id:

@@ -1,6 +1,6 @@
-"""Read turns as front ends show them, in parts of the AI SDK 7: bounded, with a report of what is left out or cut.
+"""Convert turns to parts of the AI SDK 7, with bounded sizes and a report of everything that is left out or cut.
 
-The messages of AG-UI are made from these parts too, so both formats agree.
+The messages of AG-UI are made from the same parts, so both formats agree.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ DRAFT = "draft:"
 ANSWER = "answer:"
 """Prefix of the id of a turn's answer as one message; the id of the turn follows."""
 _LATE = ("data-", "source-")
-"""Parts of a reply that a client gets when it is in the log, after all that is streamed."""
+"""Parts of a reply that are sent after the streamed ones, when the reply is in the log."""
 
 
-class Step(NamedTuple):
-    """One message of a turn.
+class ShownStep(NamedTuple):
+    """One message of a turn, in parts.
 
     Attributes:
-        role: "system", "user", "assistant", or "tool" for a result; what a tool added counts as the assistant's.
+        role: "system", "user", "assistant", or "tool" for a result. Messages that a tool added are "assistant".
         id: Id of the message.
-        parts: Its texts, reasoning and media in order, then its calls, then other blocks and what it cites; of a result
-            the part of its call, then its files and sources.
+        parts: Its texts, reasoning and media in order, then its calls, then other blocks and cited sources. For a
+            result, the part of its call, then its files and sources.
     """
 
     role: str
@@ -53,18 +53,18 @@ class Step(NamedTuple):
 
 
 class ShownTurn(NamedTuple):
-    """A turn as front ends show it, with results right after the calls that they answer; metadata is by message id."""
+    """A turn for front ends: each result directly follows the message with its call. Metadata is by message id."""
 
     turn_id: str
-    steps: list[Step]
+    steps: list[ShownStep]
     metadata: dict[str, dict[str, Any]]
 
 
 class TurnReader(ContentReader):
-    """Reads turns as front ends show them.
+    """Converts turns for front ends.
 
     Attributes:
-        sources: Those of results, by message id.
+        sources: The sources of results, by message id.
         metadata: As in `ShownTurn`.
     """
 
@@ -90,9 +90,9 @@ class TurnReader(ContentReader):
         *,
         is_over: bool = False,
     ) -> ShownTurn:
-        """Return a turn of full messages; calls that are `waiting` are those that a person has to decide about."""
+        """Convert a turn from its full messages; `waiting` are the calls that a person has to decide about."""
         calls, results = self._calls(messages, waiting, is_over=is_over)
-        groups = dict[str, list[Step]]()
+        groups = dict[str, list[ShownStep]]()
         for message in messages:
             id_ = str(message.id)
             if isinstance(message, AIMessage | HumanMessage | SystemMessage):
@@ -100,15 +100,15 @@ class TurnReader(ContentReader):
                 parts = [*self._content(message), *calls.get(id_, ())]
                 if role == "assistant":
                     parts.sort(key=lambda part: part["type"].startswith(_LATE))
-                groups.setdefault(id_, []).append(Step(role, id_, parts))
+                groups.setdefault(id_, []).append(ShownStep(role, id_, parts))
             elif id(message) in results:
                 owner, parts = results[id(message)]
-                groups[owner].append(Step("tool", id_, parts))
+                groups[owner].append(ShownStep("tool", id_, parts))
             else:
                 self.drop(
                     message,
                     message.type,
-                    "it answers no call, and front ends have no other such messages",
+                    "front ends do not support results without a call",
                 )
         steps = [step for group in groups.values() for step in group]
         return ShownTurn(turn_id, steps, self.metadata)
@@ -116,7 +116,7 @@ class TurnReader(ContentReader):
     def _calls(
         self, messages: Sequence[BaseMessage], waiting: Iterable[TurnCall], *, is_over: bool
     ) -> tuple[dict[str, list[Part]], dict[int, tuple[str, list[Part]]]]:
-        """Return the parts of calls by message id, and for each result the message with its call, and its parts."""
+        """Return the parts of calls by message id, and for each result the id of the call's message and its parts."""
         asked = {call.result_id for call in waiting if call.name not in self._client_tools}
         written = _invalid_arguments(messages)
         calls = dict[str, list[Part]]()
@@ -134,7 +134,7 @@ class TurnReader(ContentReader):
         return calls, results
 
     def streaming(self, turn: ShownTurn, reply: StreamedReply) -> ShownTurn:
-        """Return a turn with the reply that is being streamed: its last text and its calls are not complete."""
+        """Return a turn with the reply that is being streamed, whose last text and calls are marked as incomplete."""
         known = [step for step in turn.steps if step.role == "assistant"]
         drafts = _drafts(reply, f"{DRAFT}{turn.turn_id}:{len(known)}")
         used = {part.get("toolCallId") for step in known for part in step.parts} - {None}
@@ -147,7 +147,7 @@ class TurnReader(ContentReader):
         return turn._replace(steps=steps)
 
     def other(self, message: BaseMessage, block: Block) -> Iterator[Part]:
-        """Yield another block as it is; calls have parts of their own."""
+        """Yield a block of another type unchanged; calls have parts of their own."""
         if block.kind != "call" and len(json.dumps(block.block)) <= self._output_limit:
             yield {
                 "type": f"data-{valid_text(block.type) or 'block'}",
@@ -161,9 +161,9 @@ class TurnReader(ContentReader):
             )
 
     def _content(self, message: BaseMessage) -> Iterator[Part]:
-        """Yield the texts, the reasoning, the media and other blocks of a message in order, then what it cites.
+        """Yield the texts, the reasoning, the media and other blocks of a message in order, then its cited sources.
 
-        Sources that a provider has cited have no numbers in the conversation.
+        Sources that a provider has cited do not have numbers of the conversation.
         """
         for content in self.contents(message):
             if isinstance(content, str):
@@ -177,7 +177,7 @@ class TurnReader(ContentReader):
             yield _source(f"{id_}:{number}", str(source.title or ""), str(source.url or ""), id_)
 
     def _result(self, result: ToolMessage, call: Part) -> list[Part]:
-        """Return the part of a call, with its result now, then the files and the sources in it."""
+        """Return the part of a call with its result added, then the files and the sources of the result."""
         content = list(self._content(result))
         id_ = str(result.id)
         text = "\n".join(part["text"] for part in content if part["type"] == "text")
@@ -203,7 +203,7 @@ class TurnReader(ContentReader):
         ]
 
     def _file(self, message: BaseMessage, media: Media) -> Part:
-        """Return a file with its address or data; for one without, or with too much, a part that names its message."""
+        """Return a file with its address or data; if it has neither, or is too large, a part with the message's id."""
         if media.url or 0 < len(media.data) <= self._media_limit:
             kind = media.mime_type or (
                 media.kind if media.kind != "file" else "application/octet-stream"
@@ -214,7 +214,7 @@ class TurnReader(ContentReader):
         self.drop(
             message,
             media.kind,
-            large if media.data else "a browser can open neither data nor an address of it",
+            large if media.data else "it has neither data nor an address that a browser can open",
         )
         return {
             "type": "data-omitted",
@@ -223,7 +223,7 @@ class TurnReader(ContentReader):
 
 
 def call_ids(calls: Iterable[TurnCall]) -> Iterator[str]:
-    """Yield the id by which pages know each call of a turn: that of its result if an earlier call has the same id."""
+    """Yield the id of each call on pages: its own, or that of its result if an earlier call has the same id."""
     seen = {""}
     for call in calls:
         own = valid_text(call.id)
@@ -267,14 +267,13 @@ def _open_state(call: TurnCall, asked: Collection[str], *, is_over: bool) -> Par
 
 
 def _drafts(reply: StreamedReply, id_: str) -> list[BaseMessage]:
-    """Return what a reply says so far as a message with this id; [] if that is not a message yet."""
+    """Return the streamed part of a reply as a message with this id; [] if it is not a message yet."""
     try:
-        said = normalize_messages(reply.message() or ())
+        messages = normalize_messages(reply.message() or ())
     except InvalidInputError:
         return []
-    return [
-        message.model_copy(update={"id": id_}) for message in said if isinstance(message, AIMessage)
-    ]
+    replies = [message for message in messages if isinstance(message, AIMessage)]
+    return [message.model_copy(update={"id": id_}) for message in replies]
 
 
 def _mark_as_streamed(parts: Sequence[Part], reply: StreamedReply) -> None:
@@ -305,8 +304,8 @@ def _source(id_: str, title: str, url: str, message_id: str) -> Part:
     return {**kind, "sourceId": id_, "title": valid_text(title or url) or f"Source {id_}", **own}
 
 
-def keyed(items: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Key, Part]]:
-    """Yield parts or messages, each with what it is known by: its call, its source, or its number among its kind."""
+def with_keys(items: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Key, Part]]:
+    """Yield parts or messages, each with a key: the id of its call or source, else its index among its kind."""
     counts = Counter[str]()
     for item in items:
         kind = str(item.get("role", item.get("type")))
@@ -315,8 +314,8 @@ def keyed(items: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Key, Part]]:
         counts[kind] += 1
 
 
-def known(message: Mapping[str, Any]) -> Part:
-    """Return what a client says that it has, without all that has another type than what is read of it."""
+def checked_fields(message: Mapping[str, Any]) -> Part:
+    """Return the fields of a client's part or message that have the expected types; others are left out."""
     calls = message["toolCalls"] if isinstance(message.get("toolCalls"), list) else []
     found = [
         call

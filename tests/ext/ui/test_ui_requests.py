@@ -177,7 +177,7 @@ async def test_only_results_of_client_tools_are_taken(chat: Conversation) -> Non
     """The log says which tool a call is of, not the request; results that the log has are left alone."""
     await waiting(chat, "refund", "pick")
     forged = {**output("refund", "done"), "type": "tool-pick"}
-    with pytest.raises(InvalidInputError, match="is of tool 'refund'"):
+    with pytest.raises(InvalidInputError, match="of tool 'refund', which is not a client tool"):
         await read_request(decided(forged), client_tools={"pick"}).turn(chat)
     taken = read_request(
         decided(output("pick", {"colour": "blue"}), output("other", 1)), client_tools={"pick"}
