@@ -1,6 +1,6 @@
 """Integration for Anthropic's Claude Agent SDK, the package claude-agent-sdk and the extra claude-agent.
 
-`ConvstoreSessionStore` is a store for the transcripts of its sessions.
+`ConvstoreSessionStore` stores the transcripts of the SDK's sessions.
 """
 
 from __future__ import annotations

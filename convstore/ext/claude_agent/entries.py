@@ -1,7 +1,7 @@
 """Convert entries of a transcript to messages and items of the log, and back.
 
-A user or assistant entry becomes messages, which have its content, and an item, which has everything else. Any other
-entry is an item alone.
+A user or assistant entry becomes messages with its content, and an item with everything else. Any other entry becomes
+an item only.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Entry: TypeAlias = dict[str, Any]
 
 
 def to_log(entry: Entry) -> list[BaseMessage | LogItem]:
-    """Return the messages of an entry, none if it holds none, and its item."""
+    """Return the messages of an entry, if it has any, followed by its item."""
     messages = _messages_of(entry)
     return [*messages, item_of(entry, *messages)]
 
 
 def item_of(entry: Entry, *messages: BaseMessage) -> LogItem:
-    """Return the item of an entry, without the content that messages of the log hold."""
+    """Return the item of an entry, without the content that is in `messages`."""
     data = marked({"entry": entry}, *messages) | {
         "content_of": [str(message.id) for message in messages]
     }
@@ -37,7 +37,7 @@ def item_of(entry: Entry, *messages: BaseMessage) -> LogItem:
 
 
 def id_of(entry: Entry) -> str | None:
-    """Return the `uuid` of an entry; None if it has none, or one that is no text."""
+    """Return the `uuid` of an entry; None if it is missing, empty or not a string."""
     id_ = entry.get("uuid")
     return id_ if isinstance(id_, str) and id_ else None
 
@@ -49,7 +49,7 @@ def from_log(data: Mapping[str, Any], messages: Mapping[str, BaseMessage]) -> En
 
 
 def _messages_of(entry: Entry) -> list[BaseMessage]:
-    """Return the messages of a user or assistant entry; none if it has no message that the log can hold."""
+    """Return the messages of a user or assistant entry; [] for others, and for a message that the log cannot store."""
     message = entry.get("message")
     id_ = entry.get("uuid")
     if (
@@ -60,7 +60,7 @@ def _messages_of(entry: Entry) -> list[BaseMessage]:
         return []
     given = {**message, "id": id_}
     if not message.get("stop_reason"):
-        given.pop("usage", None)  # each entry of one answer repeats its usage; the last one counts
+        given.pop("usage", None)  # each entry of an answer repeats its usage; only the last is kept
     try:
         return normalize_messages([given])
     except InvalidInputError:

@@ -1,4 +1,4 @@
-"""Conversations as the session store of Anthropic's Claude Agent SDK: it keeps transcripts, and resumes sessions."""
+"""The session store of Anthropic's Claude Agent SDK on conversations: it keeps transcripts, and resumes sessions."""
 
 from __future__ import annotations
 
@@ -43,18 +43,19 @@ _SUMMARY = "claude_session_summary"
 
 
 class ConvstoreSessionStore:
-    """The `SessionStore` of the Claude Agent SDK on conversations: each session is one, each sub-path a child of it.
+    """The `SessionStore` of the Claude Agent SDK. Each session is a conversation, each sub-path a child conversation.
 
     User and assistant entries become messages of the log, which views, search and the inspector show. All entries come
-    back equal, in order. An entry is stored once under its `uuid`; a changed one under a stored `uuid` is ignored. The
+    back equal, in order. An entry is stored once under its `uuid`; a changed entry under a stored `uuid` is ignored.
+    The
     constructor does no I/O.
 
     Args:
         store: The store. Its scope keys are `project`, `session` and the names of `values`.
         project: Scope key for the SDK's `project_key`.
         session: Scope key for the SDK's `session_id`.
-        values: The other scope values, such as the user. Set them on your server: make a session store for each
-            request, so that a session of another user is one that does not exist.
+        values: The other scope values, such as the user. Set them on your server, and make a session store for each
+            request: then sessions of other users do not exist for it.
 
     Raises:
         InvalidScopeError: A scope key is missing or unknown, or a value is invalid.
@@ -75,9 +76,9 @@ class ConvstoreSessionStore:
             store.scope_keys
         ):
             raise InvalidScopeError(
-                f"the store has the scope keys {', '.join(store.scope_keys)}: "
-                f"pass a value for each but {project!r} and {session!r}, or name the keys for the "
-                "project and the session with project= and session="
+                f"the store has the scope keys {', '.join(store.scope_keys)}: pass a value for "
+                f"each except {project!r} and {session!r}, or name the keys for the project and "
+                "the session with project= and session="
             )
         self.store = store
         self._project = project
@@ -96,9 +97,10 @@ class ConvstoreSessionStore:
         return chat.child(subpath) if (subpath := key.get("subpath")) is not None else chat
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
-        """Store entries in order; those whose `uuid` is stored are ignored. A failed call can be repeated.
+        """Store entries in order; entries whose `uuid` is stored are ignored.
 
-        Entries without a `uuid` are stored again then. A batch that is too large for one append is split.
+        A failed call can be repeated, but entries without a `uuid` are then stored again. A batch that is too large for
+        one append is split.
         """
         if not entries:
             return
@@ -106,7 +108,7 @@ class ConvstoreSessionStore:
         given = check_list(cast("list[Entry]", entries), dict, name="entries")
         ids = dict[Any, Entry]()
         for index, entry in enumerate(given):
-            ids.setdefault(id_of(entry) or index, entry)  # the first one under a uuid counts
+            ids.setdefault(id_of(entry) or index, entry)  # of equal uuids, the first is stored
         await _append(chat, list(ids.values()))
         if key.get("subpath") is None:
             await self._fold(chat, key, entries)
@@ -122,7 +124,7 @@ class ConvstoreSessionStore:
         return cast("list[SessionStoreEntry]", [from_log(data, messages) for data in items])
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
-        """Return the ids of a project's sessions, and when each was changed last, newest first."""
+        """Return the ids of a project's sessions with the times of their last change, newest first."""
         return [
             {"session_id": info.scope[self._session], "mtime": _millis(info)}
             async for info in each_conversation(self.store, self._scope_of(project_key))
@@ -141,7 +143,7 @@ class ConvstoreSessionStore:
         return found
 
     async def delete(self, key: SessionKey) -> None:
-        """Delete a session with its sub-paths, or one sub-path, permanently; nothing happens if it does not exist."""
+        """Delete a session with its sub-paths, or one sub-path, permanently; do nothing if it does not exist."""
         await self.conversation(key).delete()
 
     async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
@@ -155,9 +157,9 @@ class ConvstoreSessionStore:
     async def _fold(
         self, chat: Conversation, key: SessionKey, entries: list[SessionStoreEntry]
     ) -> None:
-        """Fold entries into the summary, which concurrent calls change one after the other.
+        """Fold entries into the summary; concurrent calls retry, so that each folds its entries into the newest one.
 
-        It is dated as the session is in listings, by which the SDK knows that it has all entries.
+        The summary gets the session's time in listings, because the SDK compares both to see that it is up to date.
         """
         info = await chat.info()
         while info.conversation_id:
@@ -173,7 +175,7 @@ class ConvstoreSessionStore:
                 return
             except StateConflictError:
                 if (await chat.info()).conversation_id != info.conversation_id:
-                    return  # deleted: nothing of it is stored again
+                    return  # the session was deleted, so the summary must not be stored again
 
 
 async def _without_stored(chat: Conversation, entries: Sequence[Entry]) -> list[Entry]:
@@ -192,7 +194,7 @@ async def _append(chat: Conversation, entries: Sequence[Entry]) -> None:
         except ContentConflictError:
             new = await _without_stored(chat, batch)
             if len(new) == len(batch):
-                raise  # the log has a message under a uuid that is no entry
+                raise  # a message that is not an entry has the uuid
             if new:
                 await append(new)
         except BatchTooLargeError:

@@ -1,4 +1,4 @@
-"""What the chat clients of the Agent Framework send of files and reasoning: they leave out the rest without a word.
+"""Tables of the files and reasoning that the chat clients of the Agent Framework send; they drop the rest silently.
 
 As of the packages of October 2026 for OpenAI (1.17), Anthropic, Bedrock, Gemini, Mistral and Ollama.
 """
@@ -14,29 +14,32 @@ MEDIA: Final = ("data", "uri")
 
 
 class Client(NamedTuple):
-    """What a client sends.
+    """The contents that a chat client sends.
 
     Attributes:
-        asked: Beginnings of type and media type of the files that it sends of questions, such as "data image/".
-        returned: The same of results.
-        reasoning: False if it sends none.
+        in_questions: Prefixes of type and media type of the files that it sends in questions, such as "data image/".
+        in_results: The prefixes for files in results.
+        reasoning: True if it sends reasoning.
     """
 
-    asked: tuple[str, ...]
-    returned: tuple[str, ...] = ()
+    in_questions: tuple[str, ...]
+    in_results: tuple[str, ...] = ()
     reasoning: bool = True
 
-    def takes(self, file: Content) -> bool:
-        """Return True if it sends a file in a question."""
-        return _name(file).startswith(self.asked)
+    def sends(self, file: Content) -> bool:
+        """Return True if the client sends a file in a question."""
+        return _name(file).startswith(self.in_questions)
 
     def place(
         self, file: Content, wanted: Literal["kept", "moved", "named"]
     ) -> Literal["kept", "moved", "named"]:
-        """Return where a file of a result goes, given where the provider wants it: there, to a question, or a text."""
-        if wanted == "kept" and _name(file).startswith(self.returned):
+        """Return where a file of a result is sent: "kept" in the result, "moved" to a question, or "named" by a text.
+
+        `wanted` is the place that the provider's rules prefer.
+        """
+        if wanted == "kept" and _name(file).startswith(self.in_results):
             return "kept"
-        return "moved" if wanted != "named" and self.takes(file) else "named"
+        return "moved" if wanted != "named" and self.sends(file) else "named"
 
 
 def _name(file: Content) -> str:
@@ -65,7 +68,7 @@ _CLIENTS: Final = {
 
 
 def client_of(agent: Any) -> Client:
-    """Return what the client of an agent sends; everything if it is none of the framework's."""
+    """Return the table of an agent's client; `UNKNOWN` for a client that is not one of the framework's."""
     client = getattr(agent, "client", None)
     names = (kind.__name__ for kind in type(client).__mro__)
     return next((_CLIENTS[name] for name in names if name in _CLIENTS), UNKNOWN)

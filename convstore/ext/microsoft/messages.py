@@ -1,7 +1,7 @@
 """Convert messages of Microsoft's Agent Framework to messages of the log, and back.
 
-Each function result becomes a message of its own, every other message one message. Their JSON is kept with them, so
-that the way back is exact.
+A message with function results becomes one message for each result, every other message one message. Their JSON is kept
+with them, so that the way back is exact.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _ROLES = {"ai": "assistant", "human": "user", "system": "system", "tool": "tool"
 
 
 def to_log(message: Message) -> list[BaseMessage]:
-    """Return the messages that a message becomes in the log; a message without an id of its own gets one, kept on it.
+    """Return the log's messages of a message. If it is not a user's message with an id, a new id is set on it.
 
-    Ids that a model's service gives are no ids: some repeat them.
+    Ids of a model's service are not used, because some services repeat them.
     """
     is_own = message.message_id and message.role == "user"
     id_ = (
@@ -78,7 +78,7 @@ def _set_reply(answer: AIMessage, reply: dict[str, Any]) -> None:
 
 
 def reply_of(response: ChatResponse | AgentResponse) -> dict[str, Any]:
-    """Return what the framework has beside the messages of a reply: its model, its tokens and why it stopped."""
+    """Return the model, the token counts and the finish reason of a reply."""
     return {
         "model_name": _model_in(response),
         "finish_reason": response.finish_reason,
@@ -86,20 +86,20 @@ def reply_of(response: ChatResponse | AgentResponse) -> dict[str, Any]:
     }
 
 
-def note_replies(
+def set_replies(
     messages: Iterable[Message], replies: Sequence[dict[str, Any]], whole: dict[str, Any]
 ) -> None:
-    """Note on the answers of a run what `reply_of` says of each, its tokens on the last message of a reply.
+    """Set the values of `reply_of` on the answers of a run; its tokens on the last message of each answer.
 
     Args:
         messages: The messages that the run has added.
-        replies: Of each call of the model; empty if a client does not tell.
-        whole: Of the run, whose tokens are then those of its last answer.
+        replies: The values of each model call; empty if the client does not report them.
+        whole: The values of the whole run. If `replies` do not match the answers, the last answer gets its tokens.
     """
     answers = [
         [*group]
-        for is_said, group in groupby(messages, lambda message: message.role == "assistant")
-        if is_said
+        for is_answer, group in groupby(messages, lambda message: message.role == "assistant")
+        if is_answer
     ]
     if len(answers) != len(replies):
         replies = [{"model_name": whole["model_name"]} for _ in answers[1:]] + [whole]
@@ -110,7 +110,7 @@ def note_replies(
 
 
 def calls_and_results(messages: Iterable[Message]) -> tuple[list[str], list[str]]:
-    """Return the ids of the calls in the input of a run, and of those that it answers or decides about."""
+    """Return the ids of the calls in a run's input, and of the calls that the input answers or decides about."""
     calls = list[str]()
     results = list[str]()
     for message in messages:
@@ -125,13 +125,13 @@ def calls_and_results(messages: Iterable[Message]) -> tuple[list[str], list[str]
 
 
 def question_of(given: Sequence[Message]) -> Message | None:
-    """Return the last message of a user in the input of a run if it has an id of its own; None if it has none."""
+    """Return the last user message in a run's input; None if there is no such message or it has no id of its own."""
     last = next((message for message in reversed(given) if message.role == "user"), None)
     return last if last and last.message_id else None
 
 
 def _model_in(reply: Any) -> str:
-    """Return the model that a reply, its raw form or the last of its updates names; "" without one."""
+    """Return the model's name from a reply, its raw form or its last updates; "" if it is not named."""
     raw = getattr(reply, "raw_representation", None)
     parts = raw if isinstance(raw, list) else [raw]
     for part in (reply, *reversed(parts)):
@@ -143,22 +143,22 @@ def _model_in(reply: Any) -> str:
 
 
 def _usage(details: Mapping[str, Any] | None) -> Any:
-    """Return the token counts of a reply in LangChain's form; None without any.
+    """Return the token counts of a reply in LangChain's form; None if it has no counts.
 
-    The clients for Anthropic and Bedrock count tokens that the cache read or wrote apart from those of the input.
+    The clients for Anthropic and Bedrock do not include tokens that the cache read or wrote in the input tokens.
     """
     counts = {name: details.get(name) or 0 for name in _COUNTS} if details else {}
     if not counts:
         return None
-    given, said, total, read, written, thought = counts.values()
-    is_apart = read + written > 0 and total in (0, given + said + read + written)
+    count_in, count_out, total, read, written, reasoning = counts.values()
+    is_cache_apart = read + written > 0 and total in (0, count_in + count_out + read + written)
     return usage_of(
         {
-            "input_tokens": given + read + written if is_apart else given,
-            "output_tokens": said,
+            "input_tokens": count_in + read + written if is_cache_apart else count_in,
+            "output_tokens": count_out,
             "cache_read_tokens": read,
             "cache_write_tokens": written,
-            "output_reasoning_tokens": thought,
+            "output_reasoning_tokens": reasoning,
         }
     )
 
@@ -166,45 +166,43 @@ def _usage(details: Mapping[str, Any] | None) -> Any:
 def from_log(
     messages: Iterable[BaseMessage], edits: RequestEdits | None = None, client: Client = UNKNOWN
 ) -> tuple[list[Message], list[Dropped]]:
-    """Return messages of the log or of a view as the framework's, edited for a request, and what it has no place for.
+    """Return messages of the log or of a view as the framework's, edited for a request, and its unsupported parts.
 
-    The edits note what the client would leave out.
-
-    Those that are as they were appended come back exactly.
+    Unchanged messages come back exactly. The parts that the client would leave out are reported by `edits`.
     """
     found = list[Message]()
     moved = list[Content]()
-    writer = _Writer()
+    writer = _ContentWriter()
 
     def written(message: BaseMessage) -> dict[str, Any]:
         head = {"type": "message", "role": _ROLES.get(message.type, "user")}
-        contents = [content.to_dict() for content in writer.written(message)]
+        contents = [content.to_dict() for content in writer.contents_of(message)]
         return {"head": head, "contents": contents}
 
     for several, made in rejoined(messages, _MARK, written, _joined):
         if edits is None:
             found.append(made)
             continue
-        request = _Request(edits, client, several)
+        editor = _MessageEditor(edits, client, several)
         if made.role != "tool":
-            found += _moved(moved)
-        found += request.edited(made)
-        moved += request.moved
-    return [*found, *_moved(moved)], writer.dropped
+            found += _take_moved(moved)
+        found += editor.edited(made)
+        moved += editor.moved
+    return [*found, *_take_moved(moved)], writer.dropped
 
 
-def _moved(media: list[Content]) -> Iterator[Message]:
-    """Yield the message of a user to which media of results move, if there are some; none wait any longer."""
+def _take_moved(media: list[Content]) -> Iterator[Message]:
+    """Yield a user message with media that are moved out of results, and empty the list; nothing for an empty list."""
     if media:
         yield Message("user", [Content.from_text(MOVED), *media])
         media.clear()
 
 
-class _Request:
+class _MessageEditor:
     """Edits one message for a request.
 
     Attributes:
-        moved: Media of its results that go to a message of a user.
+        moved: Media of its results that move to a user message.
     """
 
     def __init__(self, edits: RequestEdits, client: Client, logged: Sequence[BaseMessage]) -> None:
@@ -217,21 +215,21 @@ class _Request:
         }
 
     def edited(self, message: Message) -> list[Message]:
-        """Return a message as the provider accepts it, after the one that the provider wants before it."""
+        """Return a message in the form that the provider accepts, after the message that its rules insert before it."""
         kinds = {content.type for content in message.contents}
         if message.role == "tool" or "function_approval_response" in kinds:
-            self._name_calls(message)
+            self._adapt_calls(message)
             return [message]
         place = self._edits.place(message.role)
         made = [message]
         if message.role == "user":
-            message.contents = [self._asked(content) for content in message.contents]
+            message.contents = [self._question_content(content) for content in message.contents]
         elif message.role == "assistant":
             made = self._answers(message)
         elif place.role != message.role:
             made = [Message(place.role, [Content.from_text(INSTRUCTION), *message.contents])]
         for each in made:
-            self._name_calls(each)
+            self._adapt_calls(each)
         if place.before is None:
             return made
         return [Message(place.before.role, [Content.from_text(place.before.text)]), *made]
@@ -244,19 +242,19 @@ class _Request:
             self._logged,
             writer=model_of(self._logged),
             blank=Content.from_text(NO_TEXT),
-            problem="" if self._client.reasoning else "the client sends none",
+            problem="" if self._client.reasoning else "the client does not send reasoning",
         )
         message.contents = made[0]
         return [message, *(Message(message.role, contents) for contents in made[1:])]
 
-    def _asked(self, content: Content) -> Content:
-        """Return a content of a question: a text in place of a file that the client would leave out."""
-        if content.type not in MEDIA or self._client.takes(content):
+    def _question_content(self, content: Content) -> Content:
+        """Return a content of a question; a file that the client would leave out is replaced by a text."""
+        if content.type not in MEDIA or self._client.sends(content):
             return content
-        return self._named(content, self._logged)
+        return self._described_file(content, self._logged)
 
-    def _take_media(self, result: Content) -> None:
-        """Replace files of a result by texts where they go elsewhere, or are not taken."""
+    def _replace_media(self, result: Content) -> None:
+        """Replace the files of a result that move to a user message, or that are not sent, by texts."""
         logged = self._results.get(result.call_id or "")
         rules = self._edits.rules
         is_refused = bool(result.exception) and not rules.failed_media
@@ -270,11 +268,11 @@ class _Request:
                 items.append(_as_text(item))
                 self.moved.append(item)
             else:
-                items.append(self._named(item, logged))
+                items.append(self._described_file(item, logged))
         result.items = items
 
-    def _named(self, file: Content, logged: BaseMessage | None) -> Content:
-        """Return the text of a file of text, or the one that names any other, and note that this is not sent."""
+    def _described_file(self, file: Content, logged: BaseMessage | None) -> Content:
+        """Return the text of a text file; for any other file, report it as dropped and return its description."""
         part = part_of(_described(file))
         if isinstance(part, Media) and part.plain_text:
             return Content.from_text(part.plain_text)
@@ -282,8 +280,8 @@ class _Request:
         self._edits.drop(logged, kind, "only its description is sent")
         return _as_text(file)
 
-    def _name_calls(self, message: Message) -> None:
-        """Give calls and results the ids, names, arguments and files that they have in the request."""
+    def _adapt_calls(self, message: Message) -> None:
+        """Give calls and results their ids, names, arguments and files in the request."""
         for content in message.contents:
             if content.type == "function_call":
                 if not arguments_text(content.arguments)[1]:
@@ -295,7 +293,7 @@ class _Request:
                 content.name = call.tool
             elif content.type == "function_result":
                 if content.items:
-                    self._take_media(content)
+                    self._replace_media(content)
                 content.call_id = self._edits.result(content.call_id or "").id
 
 
@@ -334,7 +332,7 @@ def _shown(role: str, contents: Sequence[dict[str, Any]]) -> BaseMessage:
 
 
 def _result(result: dict[str, Any]) -> ToolMessage:
-    """Return the message of a function's result: its text, or blocks if it has others than texts."""
+    """Return the message of a function's result: its text, or blocks if it has any other content."""
     content: Any = [*_blocks(result.get("items") or ())]
     if all(block["type"] == "text" for block in content):
         content = str(result.get("result") or "")
@@ -343,12 +341,12 @@ def _result(result: dict[str, Any]) -> ToolMessage:
 
 
 def _is_approval(contents: Sequence[dict[str, Any]]) -> bool:
-    """Return True for a person's decision about a call, which belongs to the turn in progress and asks nothing."""
+    """Return True for a person's decision about a call, which belongs to the turn in progress and is not a question."""
     return any(part["type"] == "function_approval_response" for part in contents)
 
 
 def _blocks(contents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield contents as blocks of LangChain's; those that no other model reads are left out."""
+    """Yield contents as LangChain's content blocks, without those that only the framework can read."""
     for content in contents:
         mime_type = content.get("media_type") or ""
         name = content.get("name") or ""
@@ -363,12 +361,12 @@ def _blocks(contents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 yield media_block(mime_type, name=name, url=uri)
 
 
-class _Writer(ContentReader):
-    """Writes messages that another adapter appended, or that a view has changed, as contents; and keeps a report."""
+class _ContentWriter(ContentReader):
+    """Writes messages that another adapter appended, or that a view has changed, as contents of the framework."""
 
     is_request = True
 
-    def written(self, message: BaseMessage) -> list[Content]:
+    def contents_of(self, message: BaseMessage) -> list[Content]:
         """Return the contents of a message: a result, or texts, files and calls in order."""
         found = [*self._found(message)]
         if isinstance(message, ToolMessage):
@@ -386,7 +384,7 @@ class _Writer(ContentReader):
         for content in self.contents(message):
             if isinstance(content, dict):
                 self.drop(
-                    message, "reasoning", "clients of the framework cannot tell which API it is of"
+                    message, "reasoning", "clients of the framework cannot tell which API wrote it"
                 )
             elif isinstance(content, str):
                 yield Content.from_text(content)
@@ -394,13 +392,13 @@ class _Writer(ContentReader):
                 yield self._file(message, content)
 
     def _file(self, message: BaseMessage, media: Media) -> Content:
-        """Return a file, or the text that names it; only questions and results may have one."""
+        """Return a file, or a text that describes it; only questions and results may have files."""
         url = media.data_url or media.url
         usual = "image/*" if media.url and media.kind == "image" else ""
-        mime_type = media.mime_type or usual  # clients look at the first half of it
+        mime_type = media.mime_type or usual  # clients only read the part before the slash
         if not url or not mime_type or isinstance(message, AIMessage | SystemMessage):
             return Content.from_text(self.without_file(message, media))
-        named = {"filename": media.name} if media.name else None  # clients look for the name here
+        named = {"filename": media.name} if media.name else None  # clients read the name from here
         return Content.from_uri(
             url, media_type=mime_type, name=media.name or None, additional_properties=named
         )

@@ -1,4 +1,4 @@
-"""A `HistoryProvider` of Microsoft's Agent Framework on the conversations of a convstore."""
+"""A `HistoryProvider` of Microsoft's Agent Framework on a convstore's conversations."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from convstore.ext.microsoft.clients import client_of
 from convstore.ext.microsoft.messages import (
     calls_and_results,
     from_log,
-    note_replies,
     question_of,
     reply_of,
+    set_replies,
     to_log,
 )
 from convstore.integration import TurnAccess, agent_tools
@@ -49,34 +49,34 @@ from convstore.values.scope import as_scope, check_choice
 from convstore.wire.edits import RequestEdits, kept_ids
 
 _RUN: ContextVar[tuple[Any, Sequence[Message]]] = ContextVar("_RUN", default=(None, ()))
-"""The agent that runs, None outside a run, and its input: `get_messages` of the framework does not name them."""
+"""The running agent, None outside a run, and its input; the framework does not pass them to `get_messages`."""
 
 
 class ConvstoreHistoryProvider(HistoryProvider):
-    """Keeps what a session says in the log, each message once, and gives an agent the view of it.
+    """Keeps the messages of a session in the log, each once, and gives an agent the view of them.
 
-    A repeated save of the same messages writes nothing. Agents get the tool that brings back what a view leaves out.
+    A repeated save of the same messages writes nothing. Agents get the tool that reads left out content again.
 
-    Scope keys without a value here are taken from ``session.state[source_id]``, which the application sets; the last
-    one that is not there either has the session's id.
+    Scope keys without a value here are taken from ``session.state[source_id]``, which the application sets. If it does
+    not have all of them, the last missing key gets the session's id.
 
     Args:
         store: The store of the conversations.
-        view: "policy" gives an agent the view; "all" every active message, in full, without the tool. Outside a run
-            `get_messages` returns the latter as they were saved, unless `provider` is given.
+        view: "policy" gives an agent the view; "all" every active message, in full, without the tool. With "all",
+            `get_messages` outside a run returns messages as they were saved, unless `provider` is given.
         policy: Limits of the view; None for the store's.
         artifact: Show the model the rest of artifacts when it reads back, as `retrieve_previous_sources_tool` does.
         source_id: Name of the provider in a session.
-        provider: The rules of the model's provider, by name or your own, for a model whose name does not tell them.
-        on_dropped: Called for each load with what it lacks of the log: what the framework has no place for, such as the
-            reasoning of a message that the application appended itself, or reasoning of another provider's model; not
-            called if there is nothing.
+        provider: The rules of the model's provider, by name or your own, for a model whose name does not imply them.
+        on_dropped: Called for each load with the parts of the log that it lacks: those that the framework does not
+            support, such as the reasoning of a message that the application appended itself, and reasoning of another
+            provider's model. Not called if nothing is left out.
         options: ``store_inputs`` and the other settings of `HistoryProvider`.
         scope: Values of scope keys, such as the user's.
 
     Raises:
-        InvalidInputError: `view` or `artifact` is neither of its values, or there is no provider of this name.
-        InvalidScopeError: A scope key is unknown; from a run, if one has no value.
+        InvalidInputError: `view` or `artifact` is invalid, or `provider` is not known.
+        InvalidScopeError: A scope key is unknown; from a run: a scope key has no value.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
             state: ``session.state.get(source_id)``.
 
         Raises:
-            InvalidScopeError: A scope key has no value, or the state is no dict.
+            InvalidScopeError: A scope key has no value, or the state is not a dict.
         """
         known = as_scope(state or {})
         values: dict[str, Any] = {key: known[key] for key in self._store.scope_keys if key in known}
@@ -154,7 +154,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
     def _request(
         self, found: Sequence[BaseMessage], agent: Any, given: Sequence[Message]
     ) -> tuple[list[Message], list[Dropped]]:
-        """Return messages by the rules of an agent's model, before the input that it is given, and what they lack."""
+        """Return messages by the rules of an agent's model, to precede its input, and the parts that they lack."""
         model = _model_of(agent)
         rules = rules_of_framework(self._provider, model)
         calls, results = calls_and_results(given)
@@ -171,7 +171,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
         state: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Append messages at once; those that the log has already are skipped.
+        """Append messages, all or none of them; messages that the log has already are skipped.
 
         Raises:
             TurnClosedError: The log has another answer to a question with this `message_id`; `get_turn` has it.
@@ -186,17 +186,17 @@ class ConvstoreHistoryProvider(HistoryProvider):
     ) -> None:
         """Give a run the view, and the tool that reads back.
 
-        A question with its own `message_id` that the log has already is part of the view, and not asked again.
+        A question with its own `message_id` that the log has is part of the view, so it is removed from the input.
 
         Raises:
             TurnClosedError: The log has an answer to this question.
             ConflictError: The log has another message under its id, or a later question; or it was rewound.
         """
         chat = self.conversation(context.session_id, state)
-        asked = question_of(context.input_messages)
-        if asked is not None and await TurnAccess(chat).is_asked(to_log(asked)[0]):
+        question = question_of(context.input_messages)
+        if question is not None and await TurnAccess(chat).is_asked(to_log(question)[0]):
             given = context.input_messages
-            context.input_messages = [message for message in given if message is not asked]
+            context.input_messages = [message for message in given if message is not question]
         token = _RUN.set((agent, context.input_messages))
         try:
             await super().before_run(agent=agent, session=session, context=context, state=state)
@@ -209,7 +209,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
     async def after_run(
         self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]
     ) -> None:
-        """Store what a run has added; each answer with its model, its tokens and why it stopped."""
+        """Store the messages that a run has added, each answer with its model, token counts and finish reason."""
         if context.response:
             replies = [
                 reply
@@ -217,18 +217,18 @@ class ConvstoreHistoryProvider(HistoryProvider):
                 if isinstance(listener, _Replies)
                 for reply in listener.found
             ]
-            note_replies(context.response.messages, replies, reply_of(context.response))
+            set_replies(context.response.messages, replies, reply_of(context.response))
         await super().after_run(agent=agent, session=session, context=context, state=state)
 
 
 class _Replies(ChatMiddleware):
-    """Keeps the replies of the model in a run: the framework adds up their tokens."""
+    """Records the values of each model reply in a run, because the framework only reports the sum of their tokens."""
 
     def __init__(self) -> None:
         self.found = list[dict[str, Any]]()
 
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
-        """Keep a reply, or what the stream of one becomes."""
+        """Record a reply; for a stream, record it when the stream is complete."""
         await call_next()
         if isinstance(context.result, ResponseStream):
             context.result.with_result_transform(self._keep)
@@ -240,7 +240,7 @@ class _Replies(ChatMiddleware):
 
 
 def _tool(tool: Any) -> FunctionTool:
-    """Return a tool of convstore as one of the framework."""
+    """Return a tool of convstore as a tool of the framework."""
     spec = tool.to_openai()["function"]
 
     async def read(**arguments: Any) -> str:
@@ -255,7 +255,7 @@ def _tool(tool: Any) -> FunctionTool:
 
 
 def _model_of(agent: Any) -> str:
-    """Return the name of an agent's model, "" if it does not tell."""
+    """Return the name of an agent's model; "" if it is not set."""
     options = getattr(agent, "default_options", None)
     name = options.get("model") if isinstance(options, dict) else None
     return name if isinstance(name, str) else ""

@@ -199,7 +199,7 @@ class ConvstoreSession:
         run = state.run_of(wrapper)
         found = OpenAIMessages([], [])
         limit = _limit_of(self.session_settings, limit)
-        if wrapper is None or run.billed is None or limit is None:  # else within the run
+        if wrapper is None or run.billed is None or limit is None:  # not later in the same run
             run.view = None
             run.billed = len(_requests(wrapper))
         if limit is None and not self._shows_all:
@@ -217,9 +217,8 @@ class ConvstoreSession:
     ) -> None:
         """Append items to the log, all of them or none; see `Conversation.append`.
 
-        Exception: small items of more than 1 MB in total are stored in several entries. After an error, repeat the call
-        with the same items to store the rest. A cancelled call ends when its outcome is known. Encrypted items need
-        ``view="all"``.
+        Small items of more than 1 MB in total are stored in parts; after an error the same call stores the rest. A
+        cancelled call ends when its outcome is known. Encrypted items need ``view="all"``.
         """
         check_list(items, dict, name="items")
         if not self._shows_all and any("__enc__" in item for item in items):
@@ -264,7 +263,7 @@ class ConvstoreSession:
         Without a summarizer it does nothing, or raises an InvalidInputError with ``args={"force": True}``.
         """
         force = bool(as_mapping(args, name="args").get("force"))
-        with suppress(*(() if force else (InvalidInputError,))):  # of a store without a summarizer
+        with suppress(*(() if force else (InvalidInputError,))):  # the store has no summarizer
             await self.conversation(wrapper).compact(force=force)
 
     async def _read_compaction_items(self, _: int | None) -> Any:
@@ -410,10 +409,9 @@ async def _append(
 
 
 async def _resumed_question(chat: Conversation, added: Receipt) -> str | None:
-    """Return the id of the question of a run that was resumed from its state: that of the first added message's turn.
+    """Return the id of the turn of the first added message, which is the question of a run resumed from its state.
 
-    This message is the result of a call, which belongs to the call's turn. "" if it has no turn, None if no message was
-    added.
+    The message is the result of a call. "" if it has no turn, None if no message was added.
     """
     if not added.ordinals:
         return None

@@ -28,9 +28,9 @@ from convstore.wire.edits import INSTRUCTION, NO_TEXT, Inserted, RequestEdits
 def edited(
     message: ModelMessage, edits: RequestEdits, logged: BaseMessage | None = None
 ) -> list[ModelMessage]:
-    """Return a message as the provider accepts it, with those that the provider wants around it.
+    """Return a message in the form that the provider accepts, with the messages that its rules insert.
 
-    `logged` is the message of the log that it is made of, None for one that is not appended yet.
+    `logged` is its message of the log; None if it is not appended yet.
     """
     if isinstance(message, ModelResponse):
         return _answer(message, edits, logged)
@@ -46,7 +46,7 @@ def _answer(
     parts: list[Any] = list(message.parts)
     blank = TextPart(NO_TEXT)
     made = edits.answer(parts, _kind_of_part, logged, writer=writer, blank=blank)
-    if len(made) > 1:  # Pydantic AI joins answers without the name of a model
+    if len(made) > 1:  # Pydantic AI would join consecutive answers without a model name
         message = replace(message, model_name=message.model_name or edits.rules.name)
     named = [[_with_call(part, edits, logged) for part in parts] for parts in made]
     return [*before, *(_with_parts(message, parts) for parts in named)]
@@ -61,7 +61,7 @@ def _kind_of_part(part: Any) -> str:
 def _requests(
     message: ModelRequest, edits: RequestEdits, logged: BaseMessage | None
 ) -> Iterator[ModelMessage]:
-    """Yield a request; as two with an answer between them, if the provider wants one there."""
+    """Yield a request; if the provider's rules insert an answer inside it, yield two requests with it between them."""
     parts = list[Any]()
     for part in message.parts:
         role = _role_of(part)
@@ -80,7 +80,7 @@ def _requests(
 
 
 def _role_of(part: Any) -> str:
-    """Return the role of a prompt, "" for a result and for what is no message of its own."""
+    """Return the role of a prompt; "" for results and for other parts that are not messages of their own."""
     if isinstance(part, SystemPromptPart):
         return "system"
     is_retry = isinstance(part, RetryPromptPart) and part.tool_name is None
@@ -98,13 +98,13 @@ def _inserted(message: Inserted) -> ModelMessage:
 
 
 def _with_parts(message: Any, parts: Sequence[Any]) -> Any:
-    """Return a message with these parts; the same object if it has them."""
+    """Return a message with these parts; the same object if they are unchanged."""
     is_same = len(parts) == len(message.parts) and all(map(is_, parts, message.parts))
     return message if is_same else replace(message, parts=parts)
 
 
 def _with_call(part: Any, edits: RequestEdits, logged: BaseMessage | None) -> Any:
-    """Return a call or a result with the id and the name that it has in the request; the same object if it has them."""
+    """Return a call or a result with its id and name in the request; the same object if they are unchanged."""
     if isinstance(part, ToolReturnPart):
         part = _without_refused_files(part, edits, logged)
     if isinstance(part, ToolCallPart):
@@ -122,7 +122,7 @@ def _with_call(part: Any, edits: RequestEdits, logged: BaseMessage | None) -> An
 def _without_refused_files(
     part: ToolReturnPart, edits: RequestEdits, logged: BaseMessage | None
 ) -> ToolReturnPart:
-    """Return a failed result with texts in place of files, where the provider takes only texts."""
+    """Return a failed result with descriptions in place of files, if the provider only accepts text in it."""
     if part.outcome == "success" or edits.rules.failed_media or not part.files:
         return part
     content = part.content if isinstance(part.content, list) else [part.content]

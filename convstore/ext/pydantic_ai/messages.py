@@ -30,8 +30,8 @@ def to_log(entry: ConversationEntry, copy: str = "") -> list[BaseMessage]:
     """Return the messages of an entry, at least one; the first one has the entry's id.
 
     Args:
-        entry: A message of Pydantic AI, its id and its parent's.
-        copy: Ending of the ids, for a repetition of messages that the log has.
+        entry: A message of Pydantic AI, with its id and its parent's id.
+        copy: Suffix of the ids, for copies of messages that the log has.
     """
     (head,) = ModelMessagesTypeAdapter.dump_python([entry.message], mode="json")
     groups = [*read_pydantic_ai(head)] or [(HumanMessage(""), head["parts"])]
@@ -51,7 +51,7 @@ def mark_of(message: BaseMessage) -> dict[str, Any]:
 
 
 def entry_of(messages: Sequence[BaseMessage]) -> ConversationEntry:
-    """Return the entry that these messages of the log are, all of it, in order."""
+    """Return the entry of these messages, which are all of its messages, in order."""
     mark = mark_of(messages[0])
     return ConversationEntry(
         id=mark["entry"], parent_id=mark["parent"], message=from_log(messages)[0][0]
@@ -61,10 +61,10 @@ def entry_of(messages: Sequence[BaseMessage]) -> ConversationEntry:
 def from_log(
     messages: Iterable[BaseMessage], edits: RequestEdits | None = None
 ) -> tuple[list[ModelMessage], list[Dropped]]:
-    """Return messages of the log or of a view as Pydantic AI's, edited for a request, and what it has no place for.
+    """Return messages of the log or of a view as Pydantic AI's, edited for a request, and its unsupported parts.
 
-    Those that are as they were appended come back exactly. A stub, a shortened text or a placeholder stands where the
-    view has it. A note or a summary is a user prompt.
+    Unchanged messages come back exactly. Stubs, shortened texts and placeholders of a view keep their positions. A note
+    or a summary becomes a user prompt.
     """
     found = list[ModelMessage]()
     writer = PydanticAIWriter()
@@ -78,7 +78,7 @@ def from_log(
 
 
 def _joined(messages: Sequence[BaseMessage], owns: Sequence[dict[str, Any]]) -> ModelMessage:
-    """Return the message of Pydantic AI that some messages of the log are, given the JSON of each."""
+    """Return the message of Pydantic AI for messages of the log, from the JSON of each."""
     kind = "response" if isinstance(messages[0], AIMessage) else "request"
     parts = [part for own in owns for part in own["parts"]]
     made = [{"kind": kind} | owns[0]["head"] | {"parts": parts}]

@@ -1,7 +1,7 @@
 """The record that Pydantic AI keeps for a conversation, in the conversation's state.
 
-While the messages of a save are on their way, the state has the record before it as well. The new one counts as soon as
-the log has the entry that it ends with.
+While a save appends its messages, the state also has the previous record. The new record becomes valid as soon as the
+log has the entry that it ends with.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from convstore.integration import settle
 from convstore.values.json_form import sendable
 
 RUNNING_SECONDS = 90
-"""How long a save may be running; an append ends after 60 s."""
+"""Longest time that a save counts as running; an append ends after 60 s."""
 _KEY = "pydantic_ai"
 _RECORD: TypeAdapter[ConversationRecord] = TypeAdapter(ConversationRecord)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordState:
-    """The record that counts, and what the next save needs to know.
+    """The valid record, and the state that the next save replaces.
 
     Attributes:
         record: The record; None if nothing was saved.
-        tail: Ordinal of the last message of the log, if its active messages are the record's history.
+        tail: Ordinal of the last message of the log if the active messages are the record's history; else None.
         revision: Revision of the conversation's state.
-        kept: The values in the state.
+        kept: The values in the state; None if nothing was saved.
         is_running: True if a save may be appending its messages.
     """
 
@@ -45,7 +45,7 @@ class RecordState:
     async def replace(
         self, chat: Conversation, record: ConversationRecord, *, tail: int | None, unfinished: bool
     ) -> bool:
-        """Store another record; False if the state has changed since it was read. Undone after an error."""
+        """Store another record; return False if the state has changed since it was read. Undone after an error."""
         values = {"record": _dumped(record), "tail": tail, "at": datetime.now(UTC).timestamp()}
         before = {"before": _dumped(self.record)} if unfinished else {}
         try:
@@ -55,7 +55,7 @@ class RecordState:
             raise
 
     async def restore(self, chat: Conversation, record: ConversationRecord) -> None:
-        """Undo `replace`, unless the state has another record now."""
+        """Undo `replace`, unless the state has another record by now."""
         await settle(self._restore(chat, record.revision))
 
     async def _restore(self, chat: Conversation, revision: str) -> None:
@@ -74,7 +74,7 @@ class RecordState:
 
 
 async def read_state(chat: Conversation) -> RecordState:
-    """Return the record that counts. Two commands; three if the last save brought messages."""
+    """Return the valid record with its state. Two commands; three if the last save had messages."""
     snapshot = await chat.state.get()
     kept: dict[str, Any] | None = snapshot.values.get(_KEY)
     if kept is None:

@@ -1,10 +1,10 @@
-"""Pydantic AI's `ConversationStore` on the conversations of a convstore.
+"""Pydantic AI's `ConversationStore` on a convstore's conversations.
 
 The entries of a history are messages of the log, where search, views and read-back find them. A save first replaces the
 record, if it has the expected revision, and then appends its messages.
 
-Pydantic AI passes no scope to the five methods that a backend implements. So each method that takes a ``scope=`` first
-finds the owner of the conversation, and the five methods read and write the conversation of that owner alone.
+Pydantic AI does not pass the scope to the five methods that a backend implements. So each method with a ``scope=``
+first finds the owner of the conversation, and the five methods only read and write conversations of that owner.
 """
 
 from __future__ import annotations
@@ -51,14 +51,18 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def _of_owner(method: _Method, *, owner: str = "scope") -> _Method:
-    """Return a method of Pydantic AI's store that reads and writes conversations of the owner that a call names."""
+    """Wrap a method of Pydantic AI's store so that it only reads and writes conversations of one owner.
+
+    `owner` is the name of the method's parameter for the owner.
+    """
     form = signature(method)
 
     @wraps(method)
     async def restricted(*args: Any, **options: Any) -> Any:
         given = form.bind(*args, **options).arguments
         store, conversation = islice(given.values(), 2)
-        found = getattr(conversation, "conversation", conversation)  # of a run's result
+        # the argument may be the result of a run, which has a conversation
+        found = getattr(conversation, "conversation", conversation)
         id_ = getattr(found, "conversation_id", found)
         async with store._owned_by(given.get(owner), id_):  # noqa: SLF001 - of this module's class
             return await method(*args, **options)
@@ -69,25 +73,26 @@ def _of_owner(method: _Method, *, owner: str = "scope") -> _Method:
 class ConvstoreConversationStore(PydanticStore):
     """Keeps conversations of Pydantic AI in the log, each message once, with their branches.
 
-    The last scope key that is not given has the conversation id; the one before it, if any, has the ``scope=`` of the
-    methods. Without such a key a scope is a label, kept with the record. A method that gets no scope finds the owner of
-    the conversation id; an id that several owners have is a UserError then.
+    The last scope key without a value here is the conversation id. If one more has no value, it is the ``scope=`` of
+    the methods. Otherwise a scope is a label, which is kept with the record. A method that is called without a scope
+    finds the owner by the conversation id, and raises a UserError if several owners have the id.
 
-    A branch that was left is rewound: views do not show it, and it stays in the log. One that is returned to is
-    appended again. A fork has copies of the messages, under the same entry ids, and outlives its origin; `delete`
-    erases the messages. Write a conversation through this class alone; every other part of convstore can read it.
+    A branch that is no longer active is rewound: views do not show it, and it stays in the log. If it becomes active
+    again, its messages are appended again. A fork has copies of the messages, under the same entry ids, and outlives
+    its origin; `delete` erases the messages. Write a conversation only through this class; every other part of
+    convstore can read it.
 
     Args:
         store: The store of the conversations.
-        scope: Values for all scope keys but one or two.
+        scope: Values for all scope keys except one or two.
 
     Attributes:
         store: The store of the conversations.
-        shared_keys: The scope keys but the one of the conversation id.
-        owner_key: The scope key that has the ``scope=`` of the methods, or None.
+        shared_keys: The scope keys except that of the conversation id.
+        owner_key: The scope key for the ``scope=`` of the methods, or None.
 
     Raises:
-        InvalidScopeError: No scope key, or more than two, are left.
+        InvalidScopeError: `scope` leaves out no scope key, or more than two.
     """
 
     def __init__(self, store: ConversationStore, **scope: str) -> None:
@@ -95,8 +100,9 @@ class ConvstoreConversationStore(PydanticStore):
         left = [key for key in store.scope_keys if key not in scope]
         if len(left) not in (1, 2) or len(left) + len(scope) != len(store.scope_keys):
             raise InvalidScopeError(
-                f"pass values for the scope keys of the store, {store.scope_keys}, but the one of "
-                "the conversation id, or but that one and the one of Pydantic AI's scope"
+                f"the store has the scope keys {store.scope_keys}: pass values for all of them "
+                "except the one of the conversation id, and except the one of Pydantic AI's scope "
+                "if it has one"
             )
         self.store = store
         self._fixed = dict(scope)
@@ -116,11 +122,11 @@ class ConvstoreConversationStore(PydanticStore):
         """Return convstore's handle of a conversation, for views, search or an export.
 
         Args:
-            conversation_id: Its id.
-            scope: Its scope. If that is the value of a scope key, None looks it up with one command.
+            conversation_id: The id of the conversation.
+            scope: Its scope. If scopes are values of a scope key, None looks it up with one command.
 
         Raises:
-            UserError: The scope has to be given, because no owner has the id, or several have it.
+            UserError: The scope must be given, because no owner has the id, or several owners have it.
         """
         chat = await self._find(conversation_id, scope)
         if chat is None:
@@ -140,7 +146,7 @@ class ConvstoreConversationStore(PydanticStore):
         return self.store.conversation(**values)
 
     async def _owner_of(self, conversation_id: str) -> str | None:
-        """Return the owner of this call, else the only owner of the id; None if there is none."""
+        """Return the owner of the current call, else the only owner of the id; None if no owner has the id."""
         if (known := _owner.get()) is not None:
             return known
         values: dict[str, Any] = {**self._fixed, self._id_key: conversation_id}
@@ -173,7 +179,7 @@ class ConvstoreConversationStore(PydanticStore):
     async def read_records(
         self, *, scope: str | None = None, limit: int | None = None
     ) -> Sequence[ConversationRecord]:
-        """Return the records with a scope, newest first. Reads all of them, each with two or three commands."""
+        """Return the records with a scope, newest first. Reads all of them, with two or three commands for each."""
         if limit is not None:
             check_number(limit, name="limit", minimum=0)
         found = [info.scope async for info in each_conversation(self.store, self._values_of(scope))]
@@ -193,10 +199,11 @@ class ConvstoreConversationStore(PydanticStore):
     ) -> list[ConversationEntry]:
         """Return the entries up to `head_id`, or the last `limit` of them. Up to seven commands for each 200 messages.
 
-        An entry of a conversation that this object has not read yet is looked for in all of them, one command each.
+        If this object has not read the entry's conversation before, all conversations are searched, with one command
+        for each.
 
         Raises:
-            LookupError: No conversation has it.
+            LookupError: No conversation has the entry.
         """
         if head_id is not None:
             check_id(head_id, name="head_id")
@@ -238,14 +245,14 @@ class ConvstoreConversationStore(PydanticStore):
         """Store a record and new entries, both or neither. Eight or nine commands, more at first and after a branch.
 
         Raises:
-            ConversationConflict: The stored record has another revision, another save is running, or there is no entry
-                `record.head_id`. A save whose process was killed counts as running for 90 seconds.
-            UserError: The record has no scope, though it is the value of a scope key.
+            ConversationConflict: The stored record has another revision, another save is running, or the entry
+                `record.head_id` does not exist. A save whose process was killed counts as running for 90 seconds.
+            UserError: The record has no scope, but scopes are values of a scope key.
         """
         if self.owner_key is not None and record.scope is None:
             raise UserError(
                 f"Conversation {record.conversation_id!r} is not in the store; pass scope= to "
-                f"create it: it is the {self.owner_key}."
+                f"create it: the value of the scope key {self.owner_key}."
             )
         try:
             chat = await self.conversation(record.conversation_id, scope=record.scope)
@@ -262,7 +269,7 @@ class ConvstoreConversationStore(PydanticStore):
                     _append_after(chat, messages, record, after=state.tail if extends else None)
                 )
                 if expected_revision is None and not (await chat.state.get()).values:
-                    # after a deletion, the append has begun another conversation
+                    # the conversation was deleted meanwhile, and the append has begun a new one
                     await chat.delete()
                     raise LookupError(record.conversation_id)
             except BaseException:
@@ -276,7 +283,7 @@ class ConvstoreConversationStore(PydanticStore):
         """Erase a conversation, with all its messages and branches. Its forks stay.
 
         Raises:
-            ConversationConflict: There is no record with this revision.
+            ConversationConflict: The conversation does not exist, or its record has another revision.
         """
         chat = await self._find(conversation_id)
         record = (await self._state_of(chat)).record if chat else None
@@ -285,13 +292,13 @@ class ConvstoreConversationStore(PydanticStore):
         await chat.delete()
 
     def _values_of(self, owner: str | None) -> dict[str, str]:
-        """Return the scope values of an owner's conversations; those of all owners for None."""
+        """Return the scope values of an owner's conversations; for None, of all owners' conversations."""
         if self.owner_key is None or owner is None:
             return self._fixed
         return {**self._fixed, self.owner_key: owner}
 
     async def _forked_entries(self, record: ConversationRecord) -> list[ConversationEntry]:
-        """Return the entries that a new fork begins with."""
+        """Return the entries that a new fork copies from its origin; [] for a record that is not a fork."""
         if record.forked_from is None or record.head_id is None:
             return []
         origin = await self._find(record.forked_from)
@@ -307,7 +314,7 @@ class ConvstoreConversationStore(PydanticStore):
         added: Any,
         messages: int,
     ) -> tuple[RecordState, bool]:
-        """Replace the record, and return what was stored, and whether the entries continue the end of the log."""
+        """Replace the record; return the state before, and True if the new entries continue the end of the log."""
         while True:
             state = await self._state_of(chat)
             stored, head = (
@@ -331,7 +338,7 @@ class ConvstoreConversationStore(PydanticStore):
         return state
 
     def _note_tips(self, chat: Conversation, record: ConversationRecord) -> None:
-        """Remember which conversation has the tips of a record: a history is read by its tip alone."""
+        """Cache the conversation of a record's tips, because a history is requested by its tip alone."""
         owner = chat.scope[self.owner_key] if self.owner_key else None
         for tip in {record.head_id, *record.branches} - {None}:
             self._chats.pop((owner, str(tip)), None)
@@ -347,7 +354,7 @@ async def _append_after(
     *,
     after: int | None,
 ) -> None:
-    """Append messages after the history they continue; unless the log ends with it, first make it the active one."""
+    """Append messages after the history that they continue; if the log does not end with it, make it active first."""
     if after is not None:
         with suppress(LogMovedError):  # another part of the application has appended
             return await _append(chat, messages, after)
@@ -365,7 +372,7 @@ async def _append_after(
 async def _append(
     chat: Conversation, messages: Sequence[BaseMessage], after: int | None = None
 ) -> None:
-    """Append in batches; the record counts when the last one is stored."""
+    """Append in batches; the new record becomes valid when the last batch is stored."""
     for batch in slices(messages, _BATCH):
         receipt = await chat.append(batch, after=after)
         after = None if after is None else receipt.last
@@ -374,7 +381,11 @@ async def _append(
 async def _history(
     chat: Conversation, head_id: str | None, limit: int | None = None
 ) -> list[ConversationEntry]:
-    """Return the entries up to one, rewound or not: each stands before those that continue it."""
+    """Return the entries up to one, rewound or not, by following parents from the end of the log to its beginning.
+
+    Raises:
+        LookupError: The log does not have the entry or one of its ancestors.
+    """
     entries: list[ConversationEntry] = []
     group: dict[int, BaseMessage] = {}
     wanted = head_id

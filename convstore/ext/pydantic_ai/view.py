@@ -1,6 +1,6 @@
 """A capability of Pydantic AI that shows a model convstore's view of the stored conversation.
 
-It changes requests alone. The history of the run stays whole, so that a save appends what the run has added.
+It only changes requests. The history of the run stays complete, so that a save appends the messages of the run.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from convstore.values.providers import rules_of_framework
 from convstore.wire.edits import RequestEdits
 
 ScopeOfRun: TypeAlias = str | Callable[[RunContext[Any]], str] | None
-"""The scope of the conversations that an agent continues, or a function that finds it in a run."""
+"""The scope of the conversations that an agent continues, or a function that returns it for a run."""
 
 
 class ConvstoreView(AbstractCapability[Any]):
     """Replaces the stored messages of a request by the view of them: stubs, summary and note, within a budget.
 
-    What the run itself has added is shown whole. The run's ``all_messages()`` is unchanged. A request without the last
-    stored message is left as it is. The model gets tools that bring back what a view leaves out, and that search the
-    other conversations with the same scope values. A request takes seven commands.
+    Messages that the run has added are shown in full. The run's ``all_messages()`` is unchanged. A request without the
+    last stored message is not changed. The model gets tools that read left out content again, and that search the other
+    conversations with the same scope values. A request takes seven commands.
 
     Args:
         conversations: The store that the run's conversation was loaded from.
-        scope: As for its methods; needed if it is the value of a scope key.
+        scope: As for the methods of `conversations`; required if scopes are values of a scope key.
         policy: Limits of the view; None for the store's.
-        tools: False to leave the tools out.
+        tools: Give the model these tools.
         artifact: Show the model the rest of artifacts when it reads back, as `retrieve_previous_sources_tool` does.
-        provider: The rules of the model's provider, by name or your own, for a model whose name does not tell them.
-        on_dropped: Called for each request with what it lacks of the log: what Pydantic AI has no place for, such as an
-            uploaded file that the application appended itself, or reasoning of another provider's model; not called if
-            there is nothing.
+        provider: The rules of the model's provider, by name or your own, for a model whose name does not imply them.
+        on_dropped: Called for each request with the parts of the log that it lacks: those that Pydantic AI does not
+            support, such as an uploaded file that the application appended itself, and reasoning of another provider's
+            model. Not called if nothing is left out.
 
     Raises:
         UserError: `scope` is missing.
-        InvalidInputError: `conversations` or `policy` has another type, there is no provider of this name, or
-            `artifact` is neither True nor False.
+        InvalidInputError: `conversations` or `policy` has another type, `provider` is not known, or `artifact` is not a
+            bool.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ConvstoreView(AbstractCapability[Any]):
             )
         if conversations.owner_key and scope is None:
             raise UserError(
-                "pass scope=, such as lambda ctx: ctx.deps.user: it is the "
+                "pass scope=, such as lambda ctx: ctx.deps.user: the value of the scope key "
                 f"{conversations.owner_key}"
             )
         self._conversations = conversations
@@ -109,7 +109,7 @@ class ConvstoreView(AbstractCapability[Any]):
         return replace(request_context, messages=shown)
 
     def get_toolset(self) -> FunctionToolset[Any] | None:
-        """Return the tools that read back and search; None if there shall be none."""
+        """Return the tools that read back and search; None if they are turned off."""
         if not self._own_tools:
             return None
         return FunctionToolset([self._tool(tool, bind) for tool, bind in self._own_tools])
@@ -119,7 +119,8 @@ class ConvstoreView(AbstractCapability[Any]):
         scope = self._scope(ctx) if callable(self._scope) else self._scope
         if self._conversations.owner_key and scope is None:
             raise UserError(
-                f"scope= of ConvstoreView returned None; it is the {self._conversations.owner_key}"
+                "the function scope= of ConvstoreView returned None; it must return the value of "
+                f"the scope key {self._conversations.owner_key}"
             )
         id_ = str(ctx.conversation_id)
         entries = await self._conversations.load_entries(id_, limit=1, scope=scope)
@@ -145,7 +146,7 @@ class ConvstoreView(AbstractCapability[Any]):
 def _without_answered(
     view: Sequence[BaseMessage], added: Sequence[ModelMessage]
 ) -> list[BaseMessage]:
-    """Leave out the results that a view makes up for calls that the run has answered."""
+    """Return a view without the placeholder results for calls that the run has answered."""
     parts = [part for message in added for part in message.parts]
     calls = [part.tool_call_id for part in parts if isinstance(part, ToolCallPart)]
     results = [part.tool_call_id for part in parts if isinstance(part, ToolReturnPart)]

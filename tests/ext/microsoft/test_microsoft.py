@@ -283,7 +283,9 @@ async def test_what_a_client_leaves_out_is_named(
     thoughts = [c for each in shown for c in each.contents if c.type == "text_reasoning"]
     assert len(thoughts) == (name != "RawMistralChatClient")
     unsaid = [] if thoughts else ["reasoning"]
-    assert [part for _, part, why in dropped if why == "the client sends none"] == unsaid
+    assert [
+        part for _, part, why in dropped if why == "the client does not send reasoning"
+    ] == unsaid
     assert "Fish." in shown[0].text
     lost = {"image", "file", "image of a result", "file of a result"} - SENT[name]
     files_lost = [kind.split()[0] for kind in lost]

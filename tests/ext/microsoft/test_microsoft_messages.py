@@ -10,7 +10,7 @@ from agent_framework import ChatResponse, Content, Message
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.ext.microsoft.clients import _CLIENTS, MEDIA, Client
-from convstore.ext.microsoft.messages import from_log, note_replies, reply_of, to_log
+from convstore.ext.microsoft.messages import from_log, reply_of, set_replies, to_log
 from convstore.types import ProviderRules
 from convstore.wire.edits import INSTRUCTION, MOVED, RequestEdits
 
@@ -64,7 +64,7 @@ def test_a_reply_of_several_messages_has_its_tokens_once() -> None:
     """On the last of them."""
     said = [Message("assistant", ["One."]), Message("assistant", ["Two."])]
     usage = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
-    note_replies(said, [{"model_name": "m", "finish_reason": "stop", "usage": usage}], {})
+    set_replies(said, [{"model_name": "m", "finish_reason": "stop", "usage": usage}], {})
     [one, two] = [part for message in said for part in to_log(message)]
     assert isinstance(one, AIMessage)
     assert isinstance(two, AIMessage)
