@@ -64,8 +64,7 @@ class _RunState:
         shown: The messages of the view, and those appended after it was loaded.
         entry: The number of the last appended entry.
         billed: Number of the run's requests whose answers are stored; None if the run began in another process.
-        question: Id of its last question. None if the run began in another process and has not stored anything here;
-            "" if the question was removed, and for `direct` calls.
+        question: Id of its last question; None if it is not known yet, "" if it was removed, and for `direct` calls.
     """
 
     view: History | None = None
@@ -76,7 +75,7 @@ class _RunState:
 
 
 @dataclass
-class _ConversationState:
+class _ChatState:
     """State that a session caches of one conversation.
 
     Attributes:
@@ -166,7 +165,7 @@ class ConvstoreSession:
             )
         self._erases = erase_on_clear
         self._state_of = lru_cache(1_000)(
-            lambda scope: _ConversationState(store.conversation(**dict(scope)))
+            lambda scope: _ChatState(store.conversation(**dict(scope)))
         )
         self.session_id = (
             "/".join(values[key] for key in store.scope_keys if key in values) or "convstore"
@@ -190,10 +189,9 @@ class ConvstoreSession:
     ) -> list[TResponseInputItem]:
         """Return the view as items; with a limit or ``view="all"``, the newest items as they were added.
 
-        A provider's rules do not apply to the latter, which may begin anywhere in a turn.
-
-        A lone surrogate, such as half of an emoji, becomes U+FFFD, because APIs refuse it; `pop_item` returns it
-        unchanged. ``.dropped`` of the list has the parts that the API does not support; see `History.to_openai`.
+        A provider's rules do not apply to the latter, which may begin anywhere in a turn. A lone surrogate becomes
+        U+FFFD, because APIs refuse it; `pop_item` returns it unchanged. ``.dropped`` of the list has the parts that the
+        API does not support; see `History.to_openai`.
         """
         state = self._state(wrapper)
         run = state.run_of(wrapper)
@@ -273,11 +271,11 @@ class ConvstoreSession:
             "searched: pass the ConvstoreSession itself, whose views are within a budget"
         )
 
-    def _state(self, wrapper: RunContextWrapper[Any] | None) -> _ConversationState:
+    def _state(self, wrapper: RunContextWrapper[Any] | None) -> _ChatState:
         return self._state_of(tuple(self.conversation(wrapper).scope.items()))
 
     @read_current
-    async def _pop(self, state: _ConversationState, run: _RunState) -> Item | None:
+    async def _pop(self, state: _ChatState, run: _RunState) -> Item | None:
         async with state.lock:
             while stored := await _newest(state.chat, 1):
                 last = stored[-1]
@@ -296,7 +294,7 @@ class ConvstoreSession:
             return None
 
     @read_current
-    async def _clear(self, state: _ConversationState) -> None:
+    async def _clear(self, state: _ChatState) -> None:
         async with state.lock:
             state.runs.clear()
             state.direct = _RunState(question="")
@@ -363,16 +361,13 @@ def _set_usage(
         )
 
 
-async def _add(
-    state: _ConversationState, run: _RunState, made: list[BaseMessage | LogItem]
-) -> None:
+async def _add(state: _ChatState, run: _RunState, made: list[BaseMessage | LogItem]) -> None:
     async with state.lock:
         append = partial(_append, state, run)
         try:
             await append_in_halves(append, made)
         except (MessageRewoundError, InvalidInputError):
-            # MessageRewoundError: the items of a failed call, or their question, were removed since. InvalidInputError:
-            # the conversation was deleted after the view was loaded. The items get new ids, and no question.
+            # the items of a failed call, or their question, were removed since, or the conversation was deleted
             run.view = None
             run.question = ""
             for logged in made:
@@ -380,9 +375,7 @@ async def _add(
             await append_in_halves(append, made)
 
 
-async def _append(
-    state: _ConversationState, run: _RunState, made: Sequence[BaseMessage | LogItem]
-) -> None:
+async def _append(state: _ChatState, run: _RunState, made: Sequence[BaseMessage | LogItem]) -> None:
     """Append the messages and items from `to_log`; an answer gets the stamp of the view and the run's added messages.
 
     They belong to the question of their run, even if another run has asked a later one.
