@@ -306,6 +306,9 @@ class Conversation:
         answer meanwhile. Without such a worker it is marked at once, with all other unfinished answers. A repeated
         request finds it finished. Returns False if the turn is unknown, or was over and no worker held it; else True.
 
+        If another writer appends a later question before the worker leaves, that ends the turn instead: `Turn.over` is
+        "superseded", the text is not stored, and a rewind of the question reopens the turn.
+
         Args:
             turn_id: Id of the turn, or of a question that replaces another one.
         """

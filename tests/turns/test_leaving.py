@@ -152,6 +152,24 @@ async def test_a_stop_that_others_overtook_is_no_error(new_chat: NewChat, succes
     assert turn.over == ("stopped" if successor == "worker" else "superseded")
 
 
+async def test_a_rewind_of_the_question_that_overtook_a_stop_reopens_the_turn(
+    new_chat: NewChat,
+) -> None:
+    """As the documentation of `stop` says; a stop that was marked stays."""
+    async with await new_chat().turn("r1", human="Do seals sleep?"):
+        assert await new_chat().stop("r1")
+        await new_chat().append(HumanMessage("And orcas?", id="r2"))
+    assert not await new_chat().stop("r1")
+    await new_chat().rewind(before_id="r2")
+    async with await new_chat().turn("r1") as again:
+        assert not again.is_finished
+    assert await new_chat().stop("r1")
+    await new_chat().append(HumanMessage("And orcas?", id="r3"))
+    await new_chat().rewind(before_id="r3")
+    async with await new_chat().turn("r1") as again:
+        assert again.is_stopped
+
+
 @pytest.mark.parametrize("error", [StoreUnavailableError("no answer"), asyncio.CancelledError()])
 async def test_a_lease_of_unknown_outcome_is_given_back(
     new_chat: NewChat, monkeypatch: pytest.MonkeyPatch, error: BaseException
