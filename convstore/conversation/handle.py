@@ -130,6 +130,7 @@ class Conversation:
             stamp: ``history.stamp`` of the view that the first AI message written now answers; see `view_at`.
             turn: Id of the question that the messages belong to, human messages included, for a writer that works on a
                 question while others are asked. By default it follows from the log's end and the types of the messages.
+                Name it for results after a later question: by default they find only the 20 newest open call ids.
             after: Write only if the log ends with this ordinal, such as ``receipt.last``; 0 for an empty log. Messages
                 that are in the log already do not count as a conflict.
 
@@ -305,9 +306,7 @@ class Conversation:
         A worker that holds the turn notices within 2 seconds, and marks the turn when it leaves, even if it appended an
         answer meanwhile. Without such a worker it is marked at once, with all other unfinished answers. A repeated
         request finds it finished. Returns False if the turn is unknown, or was over and no worker held it; else True.
-
-        If another writer appends a later question before the worker leaves, that ends the turn instead: `Turn.over` is
-        "superseded", the text is not stored, and a rewind of the question reopens the turn.
+        A question that another writer appends before the worker leaves ends the turn instead, until it is rewound.
 
         Args:
             turn_id: Id of the turn, or of a question that replaces another one.

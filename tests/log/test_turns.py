@@ -174,6 +174,18 @@ def test_each_of_300_calls_with_one_id_has_its_result() -> None:
     assert not log.turn("q").without_result
 
 
+@pytest.mark.parametrize("is_one_id", [False, True])
+def test_late_results_find_their_calls_if_their_writer_names_the_turn(*, is_one_id: bool) -> None:
+    """After a later question the end of the log has only some of the open calls."""
+    log = Log()
+    calls = ["a" if is_one_id else f"a{number}" for number in range(300)]
+    log.append(HumanMessage("Orcas?", id="q"), calling("c1", *calls))
+    log.append(HumanMessage("Seals?", id="other"))
+    for call in calls:
+        log.append(ToolMessage("5", tool_call_id=call), turn="q")
+    assert not log.turn("q").without_result
+
+
 def test_media_directly_after_a_result_belong_to_it() -> None:
     """Some providers take images of a tool in no other way; in an entry of its own an image is a question."""
     log = Log()
