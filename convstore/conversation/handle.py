@@ -48,11 +48,11 @@ from convstore.values.scope import (
     PATH,
     Scope,
     as_scope,
-    check_choice,
     check_flags,
     check_id,
     check_ids,
     check_number,
+    check_one_of,
     check_ordinals,
     child_scope,
 )
@@ -196,9 +196,9 @@ class Conversation:
             ResentHistoryError: The history begins with stored messages (``on_resent="raise"``).
             UntrustedMessageError: The history holds messages that would be ignored (`strict`).
         """
-        check_choice(trust, "human", "all", name="trust")
+        check_one_of(trust, "human", "all", name="trust")
         trusted = check_trust(trust, client_tools, strict)
-        check_choice(on_resent, "skip", "raise", name="on_resent")
+        check_one_of(on_resent, "skip", "raise", name="on_resent")
         options = check_options(on_unencodable, on_source_clash, stamp)
         given, whole, _ = read_history(messages, key=key)
         resender = (await self._services()).resender
@@ -244,7 +244,7 @@ class Conversation:
                 `instead_of` needs is not in the log or not active.
             MessageRewoundError: The question was rewound.
         """
-        check_choice(busy, "raise", "wait", "interrupt", name="busy")
+        check_one_of(busy, "raise", "wait", "interrupt", name="busy")
         if not isinstance(wait_seconds, int | float) or not 0 <= wait_seconds <= _MAX_WAIT:
             raise InvalidInputError(
                 f"wait_seconds must be 0 to {_MAX_WAIT}, not {shown_value(wait_seconds)}"

@@ -37,7 +37,7 @@ from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.streaming import read_until
 from convstore.values.models import Receipt
 from convstore.values.policy import HistoryPolicy, check_policy
-from convstore.values.scope import PATH, check_choice, check_flags, check_number
+from convstore.values.scope import PATH, check_flags, check_number, check_one_of
 from convstore.values.stamps import ViewStamp, check_stamp
 from convstore.values.turns import TurnCall
 from convstore.view.past import PastViews
@@ -265,7 +265,7 @@ class TurnSession:
             TurnLostError: Another worker took the turn over.
             Exception: Any error of the source.
         """
-        check_choice(on_stop, "keep", "discard", name="on_stop")
+        check_one_of(on_stop, "keep", "discard", name="on_stop")
         self._streaming = self._stream(source, on_stop, redact)
         return self._streaming
 

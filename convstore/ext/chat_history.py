@@ -50,7 +50,7 @@ from convstore.messages.tokens import count
 from convstore.types import History
 from convstore.values.explanations import ADDED
 from convstore.values.policy import HistoryPolicy, check_policy
-from convstore.values.scope import check_choice, check_partial_scope
+from convstore.values.scope import check_one_of, check_partial_scope
 from convstore.values.stamps import ViewStamp
 
 _Result = TypeVar("_Result")
@@ -83,7 +83,7 @@ class ChatMessageHistory(BaseChatMessageHistory):
     ) -> None:
         super().__init__()
         check_conversation(chat)
-        check_choice(clear, "delete", "rewind", name="clear")
+        check_one_of(clear, "delete", "rewind", name="clear")
         self.chat = chat
         self.policy = check_policy(policy)
         self._clear: Literal["delete", "rewind"] = clear

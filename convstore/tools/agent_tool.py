@@ -17,7 +17,7 @@ from convstore.messages.call_arguments import arguments_text
 from convstore.runtime.loop_thread import BothWays
 from convstore.values.json_form import has_few_levels, sendable, sendable_message
 from convstore.values.plain import part_of
-from convstore.values.scope import check_choice
+from convstore.values.scope import check_one_of
 
 _ARGUMENTS = {"function": "arguments", "function_call": "arguments", "tool_use": "input"}
 _NOT_JSON = (
@@ -39,7 +39,7 @@ class AgentTool(StructuredTool):
         Raises:
             InvalidInputError: `api` has another value.
         """
-        check_choice(api, "chat", "responses", name="api")
+        check_one_of(api, "chat", "responses", name="api")
         chat = convert_to_openai_tool(self)
         return chat if api == "chat" else {"type": "function", **chat["function"], "strict": False}
 

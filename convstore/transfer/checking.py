@@ -21,7 +21,7 @@ from convstore.transfer.dicts import as_item
 from convstore.transfer.records import DAMAGED, ConversationRecord, Message
 from convstore.values.log_records import LogChange, RecordItem
 from convstore.values.plain import part_of
-from convstore.values.scope import check_choice, check_id, check_number, id_problem
+from convstore.values.scope import check_id, check_number, check_one_of, id_problem
 from convstore.values.turns import Decision, Pause
 
 MAX_ENTRY_BYTES = 1_000_000
@@ -78,7 +78,7 @@ def check_changes(record: ConversationRecord, codec: Codec) -> None:
         last = _check_ordinal(change, last, ends)
         if _needs_message(change) and places.get(change.message, last + 1) > last:
             raise InvalidInputError(f"it lacks the message {change.message!r:.80} of a change")
-        check_choice(change.kind, *_CHANGES, name="the kind of a change")
+        check_one_of(change.kind, *_CHANGES, name="the kind of a change")
         if change.is_fact:
             _check_fact(change, codec, facts, ends)
         elif change.variant:

@@ -24,7 +24,7 @@ from convstore.transfer.savers import other_namespaces_of, thread_ids_of
 from convstore.transfer.states import Place, StateHistory
 from convstore.values.log_records import RecordItem
 from convstore.values.plain import counted
-from convstore.values.scope import check_choice
+from convstore.values.scope import check_one_of
 
 Removed: TypeAlias = Literal["rewind", "leave out"]
 
@@ -57,7 +57,7 @@ async def read_checkpoints(
         InvalidInputError: An argument is invalid.
         StoreError: The MongoDB server does not answer, or refuses a command.
     """
-    check_choice(removed, "rewind", "leave out", name="removed")
+    check_one_of(removed, "rewind", "leave out", name="removed")
     if isinstance(thread_ids, str):
         raise InvalidInputError("thread_ids must be a list of ids, not one str")
     if not (hasattr(saver, "alist") and hasattr(saver, "aget_tuple")):

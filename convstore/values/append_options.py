@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError
-from convstore.values.scope import check_choice, check_flags, check_id, check_names
+from convstore.values.scope import check_flags, check_id, check_names, check_one_of
 from convstore.values.stamps import ViewStamp, check_stamp
 
 
@@ -78,8 +78,8 @@ def check_options(
     >>> check_options("raise", "renumber", None, "request-1").question
     'request-1'
     """
-    check_choice(on_unencodable, "raise", "omit", name="on_unencodable")
-    check_choice(on_source_clash, "raise", "renumber", name="on_source_clash")
+    check_one_of(on_unencodable, "raise", "omit", name="on_unencodable")
+    check_one_of(on_source_clash, "raise", "renumber", name="on_source_clash")
     if stamp is not None:
         check_stamp(stamp)
     question = "" if turn is None else check_id(turn, name="turn")
@@ -111,7 +111,7 @@ def check_trust(trust: str | None, client_tools: Collection[str], strict: bool) 
     >>> check_trust(None, ["pick_date"], False).client_tools
     frozenset({'pick_date'})
     """
-    check_choice(trust, None, "human", "all", name="trust")
+    check_one_of(trust, None, "human", "all", name="trust")
     check_flags(strict=strict)
     tools = check_names(client_tools, name="client_tools")
     if trust == "all" and (tools or strict):

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from convstore.exceptions import InvalidInputError
 from convstore.values.plain import suggests_options
 from convstore.values.providers import ProviderRules, as_json, changed_fields
-from convstore.values.scope import check_choice, check_names, check_number
+from convstore.values.scope import check_names, check_number, check_one_of
 
 _CHOICES = {
     "stub_tools": ("finished_turns", "never"),
@@ -82,7 +82,7 @@ class HistoryPolicy:
             if (limit := getattr(self, name)) is not None:
                 check_number(limit, name=name, minimum=1)
         for name, choices in _CHOICES.items():
-            check_choice(getattr(self, name), *choices, name=name)
+            check_one_of(getattr(self, name), *choices, name=name)
 
     def __str__(self) -> str:
         """Return the budget and all changed options, as text for `parse_policy`."""

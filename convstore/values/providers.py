@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, get_args
 from convstore.exceptions import InvalidInputError
 from convstore.values.call_id_templates import CallIdTemplate
 from convstore.values.plain import shown_value, suggests_options
-from convstore.values.scope import check_choice
+from convstore.values.scope import check_one_of
 
 _PREFIX: Final = re.compile(r"^(?:[a-z]+(?:-[a-z]+)*\.)+")
 """A region and a vendor, as in ``us.anthropic.claude-opus-5``."""
@@ -119,9 +119,9 @@ class ProviderRules:
     def __post_init__(self) -> None:
         CallIdTemplate(self.call_ids)
         for name, choices in _CHOICES.items():
-            check_choice(getattr(self, name), *choices, name=name)
+            check_one_of(getattr(self, name), *choices, name=name)
         for omitted in self.package_omits:
-            check_choice(omitted, "reasoning", "text_beside_calls", name="package_omits")
+            check_one_of(omitted, "reasoning", "text_beside_calls", name="package_omits")
         object.__setattr__(self, "package_omits", frozenset(self.package_omits))
         object.__setattr__(self, "models", tuple(self.models))
 

@@ -59,10 +59,10 @@ _MAX_KEYS = 8
 _MAX_DEPTH = 8
 
 
-def check_choice(value: object, *choices: str | bool | None, name: str) -> None:
+def check_one_of(value: object, *choices: str | bool | None, name: str) -> None:
     """Raise an InvalidInputError that lists the choices unless a value is one of them.
 
-    >>> check_choice("skip", "skip", "raise", name="on_resent")
+    >>> check_one_of("skip", "skip", "raise", name="on_resent")
     """
     if not any(
         value is choice or (isinstance(value, str) and value == choice) for choice in choices
@@ -81,7 +81,7 @@ def check_flags(**given: object) -> None:
     >>> check_flags(dry_run=True, repair=False)
     """
     for name, value in given.items():
-        check_choice(value, True, False, name=name)
+        check_one_of(value, True, False, name=name)
 
 
 def check_names(names: Iterable[str], *, name: str) -> frozenset[str]:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from convstore.exceptions import InvalidInputError
 from convstore.values.json_form import Value
 from convstore.values.plain import shown_value
-from convstore.values.scope import check_choice, check_id
+from convstore.values.scope import check_id, check_one_of
 
 Verdict = Literal["approve", "edit", "reject", "respond"]
 
@@ -51,7 +51,7 @@ class Decision(Value):
 
 def check_decision(verdict: Verdict, *, args: Any, message: Any, by: Any) -> Decision:
     """Return a decision; raise an InvalidInputError if it is incomplete, or JSON cannot express its arguments."""
-    check_choice(verdict, *get_args(Verdict), name="verdict")
+    check_one_of(verdict, *get_args(Verdict), name="verdict")
     if (verdict == "edit") != isinstance(args, dict):
         raise InvalidInputError('args must be a dict for "edit", and cannot be passed otherwise')
     if verdict == "respond" and not message:

@@ -139,7 +139,7 @@ def made_for(
             said = first if place.role == role else _instruction(first)
             adapted += [_as_prompt(said, edits), *results]
         if results:
-            edits.answered()
+            edits.note_results()
     if dropped is not None:
         dropped += edits.dropped
     return adapted

@@ -1,4 +1,4 @@
-"""A view in the formats of OpenAI's and Anthropic's APIs, for loops that call a provider's SDK; Pydantic AI's messages.
+"""Write views in the formats of OpenAI's and Anthropic's APIs, and read streamed replies; also Pydantic AI's messages.
 
-Pure functions on floor 1. No SDK is imported: its objects are read by their `model_dump`, requests are plain dicts.
+Pure functions on floor 1. They import no SDK: its objects are read by their `model_dump`, and requests are plain dicts.
 """

@@ -1,7 +1,7 @@
-"""Write a view for Anthropic's Messages API: the leading system messages apart, all results of a step in one message.
+"""Write a view for Anthropic's Messages API: leading system messages as `system`, all results of a step in one message.
 
-A later system message stays in its place, as a user message that begins with ``[Instruction of the application]``: few
-models take system messages there, and moving it to the front would change the prefix that prompt caches know.
+A later system message becomes a user message at its position, which begins with ``[Instruction of the application]``.
+Few models accept system messages there, and moving it to the front would change the prefix of prompt caches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from langchain_core.messages import BaseMessage
 from convstore.messages.text import content_of
 from convstore.messages.tool_calls import is_paused
 from convstore.values.providers import ROWS, ProviderRules, row_of_model, rules_for
-from convstore.values.scope import check_choice
+from convstore.values.scope import check_one_of
 from convstore.wire.edits import BEGINNING, MOVED, NO_TEXT, SYSTEM
 from convstore.wire.hosted import hosted_text
 from convstore.wire.parts import IMAGES, Block, Media, Part, Text
@@ -27,7 +27,7 @@ from convstore.wire.steps import (
     Result,
     Step,
     WireCall,
-    is_reasoning,
+    is_reasoning_part,
     last_model,
     no_media,
     read_steps,
@@ -39,7 +39,7 @@ _HOSTED_CALLS: Final = frozenset({"mcp_tool_use", "server_tool_use"})
 _OF_CALLS: Final = frozenset(
     {"cache_control", "id", "index", "input", "name", "partial_json", "type"}
 )
-"""Fields of a call that are written from the call itself, or that a stream leaves."""
+"""Fields of a call block that are written from the call itself, or left over from a stream."""
 _SIGNED: Final = {"thinking": ("thinking", "signature"), "redacted_thinking": ("data",)}
 
 
@@ -50,13 +50,13 @@ def to_anthropic(
     cache: str | None = None,
     provider: str | ProviderRules | None = None,
 ) -> AnthropicMessages:
-    """Return a view as `messages` and `system` of a request; `cache` marks what the prompt cache should keep.
+    """Return a view as `messages` and `system` of a request, with cache marks of the lifetime `cache`.
 
     >>> from langchain_core.messages import HumanMessage, SystemMessage
     >>> to_anthropic([SystemMessage("Be brief."), HumanMessage("Hello")])
     {'system': [{'type': 'text', 'text': 'Be brief.'}], 'messages': [{'role': 'user', 'content': 'Hello'}]}
     """
-    check_choice(cache, "5m", "1h", None, name="cache")
+    check_one_of(cache, "5m", "1h", None, name="cache")
     rules = _rules(provider, model or last_model(messages))
     steps, dropped = read_steps(messages, rules, model=model)
     hosted = _Hosted(steps)
@@ -74,7 +74,7 @@ def to_anthropic(
 def _written_steps(
     steps: Sequence[Step], rules: ProviderRules, hosted: _Hosted
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the messages of some steps, and how many of them are of finished turns."""
+    """Return the messages of some steps, and the number of messages in finished turns."""
     made = list[dict[str, Any]]()
     finished = 0
     for step in steps:
@@ -87,14 +87,14 @@ def _written_steps(
 
 
 def _message(role: str, content: list[dict[str, Any]], rules: ProviderRules) -> dict[str, Any]:
-    """Return a message; where a change counts, its content has one form, marked for the cache or not."""
+    """Return a message. With bound thinking, the content is always a list, so that a cache mark does not change it."""
     if rules.bound_thinking:
         return {"role": role, "content": content or [{"type": "text", "text": NO_TEXT}]}
     return {"role": role, "content": content_of(content) or NO_TEXT}
 
 
 def _rules(provider: str | ProviderRules | None, model: str | None) -> ProviderRules:
-    """Return the rules of a model of Claude, or those of another one behind a server with the same API."""
+    """Return the rules of a Claude model, or rules for another model behind a server with the same API."""
     rules = rules_for(provider, None, default=ROWS["anthropic"])
     if isinstance(provider, ProviderRules):
         return rules
@@ -116,7 +116,7 @@ def _like_anthropic(rules: ProviderRules) -> ProviderRules:
 
 
 class _Hosted:
-    """The calls of tools that Anthropic ran, and their results, which may be in a later answer.
+    """The calls of tools that Anthropic ran itself, and their results, which may be in a later answer.
 
     Attributes:
         container: Id of the container in which a pending call runs, "" without one.
@@ -147,8 +147,7 @@ class _Hosted:
     def is_sent(self, part: Block, step: Step) -> bool:
         """Return True for a call with its result, for a result with its call, and for a pending call.
 
-        A call is pending in an answer that was paused, or that has calls of the client beside it; Anthropic goes on
-        with it.
+        A call is pending in a paused answer, or beside calls of the client; Anthropic continues such a call.
         """
         own = _hosted_id(part)
         if not _HOSTED_ID.fullmatch(own) or not _is_hosted(part):
@@ -199,19 +198,19 @@ def _answer(step: Step, hosted: _Hosted) -> list[dict[str, Any]]:
             if isinstance(part, Text) and part.settings:
                 step.drop_settings(part, block)
     if content and content[-1]["type"] == "text":
-        # The API rejects white space at the end of the last answer.
+        # The API rejects an answer that ends with white space as the last message.
         content[-1]["text"] = content[-1]["text"].rstrip()
     return content
 
 
 def _user_content(step: Step, result: Result | None = None) -> list[dict[str, Any]]:
-    """Return the texts and media of a user or a result; documents and search results as they came."""
+    """Return the texts and media of a user message or a result; documents and search results stay unchanged."""
     source = partial(_source_block, is_result=result is not None)
     return step.content(anthropic_media, result, source=source)
 
 
 def _source_block(text: Text, *, is_result: bool) -> dict[str, Any] | None:
-    """Return the block of a document, a search result or a tool reference as the API takes it; None for others."""
+    """Return the block of a document, a search result or a tool reference if the API accepts it, else None."""
     block = text.source or {}
     kind = block.get("type")
     is_valid = False
@@ -257,8 +256,8 @@ def _is_document(source: Any) -> bool:
 
 
 def _problem(step: Step, hosted: _Hosted) -> str:
-    """Return why the reasoning of a message cannot go, "" if all of it can."""
-    thoughts = [at for at, part in enumerate(step.parts) if is_reasoning(part)]
+    """Return the reason why the reasoning of a message cannot be sent, "" if all of it can."""
+    thoughts = [at for at, part in enumerate(step.parts) if is_reasoning_part(part)]
     if not thoughts and not step.reasoning:
         return ""
     provider = step.message.response_metadata.get("model_provider") or "anthropic"
@@ -289,7 +288,7 @@ def _thought(part: Part | WireCall) -> dict[str, Any] | None:
 
 
 def _block(part: Part | WireCall, step: Step, hosted: _Hosted) -> dict[str, Any] | None:
-    """Return the block of a part of an answer, None for one that is not sent."""
+    """Return the block for a part of an answer, None if it is not sent."""
     if isinstance(part, WireCall):
         return _call_block(part)
     if isinstance(part, Text):
@@ -301,19 +300,19 @@ def _block(part: Part | WireCall, step: Step, hosted: _Hosted) -> dict[str, Any]
     if hosted.is_sent(part, step):
         return {key: value for key, value in part.block.items() if key != "cache_control"}
     text = hosted_text(part.block)
-    step.drop(part.type, "only a text names it" if text else "Anthropic does not take it here")
+    step.drop(part.type, "only a text names it" if text else "Anthropic does not accept it here")
     return {"type": "text", "text": text} if text else None
 
 
 def _call_block(call: WireCall) -> dict[str, Any]:
-    """Return the block of a call, with the fields that Anthropic gave it, such as its caller."""
+    """Return the block of a call, with further fields from Anthropic, such as `caller`."""
     own = call.own_fields(("tool_use",), _OF_CALLS)
     given = json.loads(call.arguments)
     return {**own, "type": "tool_use", "id": call.id, "name": call.name, "input": given}
 
 
 def _text_block(text: Text, step: Step) -> dict[str, Any]:
-    """Return a text, with the citations that Anthropic gave it."""
+    """Return the block of a text, with its citations from Anthropic."""
     block: dict[str, Any] = {"type": "text", "text": text.text}
     citations = text.settings.get("citations")
     is_own = step.message.response_metadata.get("model_provider") == "anthropic"
@@ -323,14 +322,14 @@ def _text_block(text: Text, step: Step) -> dict[str, Any]:
 
 
 def _results(step: Step) -> list[dict[str, Any]]:
-    """Return the blocks of results; where they are texts only, their images and files follow."""
+    """Return the blocks of results, followed by their images and files if results must be text only."""
     results, moved = results_of(step, anthropic_media, moves=step.rules.result_media == "moved")
     blocks = [_result(step, result) for result in results]
     return [*blocks, {"type": "text", "text": MOVED}, *moved] if moved else blocks
 
 
 def _result(step: Step, result: Result) -> dict[str, Any]:
-    """Return the block of a result; that of a failed call is text only."""
+    """Return the block of a result; the result of a failed call is text only."""
     is_error = getattr(result.message, "status", "") == "error"
     is_text = is_error and not step.rules.failed_media
     if is_text or step.rules.result_media == "named":
@@ -342,7 +341,7 @@ def _result(step: Step, result: Result) -> dict[str, Any]:
 
 
 def anthropic_media(media: Media, rules: ProviderRules) -> dict[str, Any] | None:
-    """Return the block of an image or a document, None for one that the API does not take."""
+    """Return the block of an image or a document, None if the API does not accept it."""
     source = _source(media, rules)
     if source is None:
         return None
@@ -358,8 +357,8 @@ def anthropic_media(media: Media, rules: ProviderRules) -> dict[str, Any] | None
     return block
 
 
-def _is_taken(media: Media, rules: ProviderRules) -> bool:
-    """Return True if the API takes the data of an image or a document."""
+def _is_accepted(media: Media, rules: ProviderRules) -> bool:
+    """Return True if the API accepts the data of an image or a document."""
     if media.kind != "image":
         return bool(media.data) and media.mime_type == "application/pdf"
     limit = rules.image_characters or len(media.data)
@@ -367,11 +366,11 @@ def _is_taken(media: Media, rules: ProviderRules) -> bool:
 
 
 def _source(media: Media, rules: ProviderRules) -> dict[str, str] | None:
-    """Return where an image or a document is, None if the API does not take it."""
+    """Return the `source` of an image or a document, None if the API does not accept it."""
     is_image = media.kind == "image"
     if media.kind not in ("image", "file"):
         return None
-    if _is_taken(media, rules):
+    if _is_accepted(media, rules):
         return {"type": "base64", "media_type": media.mime_type, "data": media.data}
     if media.url.startswith("https:") and (is_image or media.mime_type in ("", "application/pdf")):
         return {"type": "url", "url": media.url}
@@ -383,11 +382,13 @@ def _source(media: Media, rules: ProviderRules) -> dict[str, str] | None:
 def _mark(
     system: list[dict[str, Any]], messages: list[dict[str, Any]], finished: int, ttl: str
 ) -> None:
-    """Mark the end of the system messages, of the finished turns and of the view: three of the four marks allowed."""
+    """Set cache marks at the end of the system messages, of the finished turns and of the view; four are allowed."""
     control: Any = {"type": "ephemeral", "ttl": ttl}
     if system:
         system[-1]["cache_control"] = control
     for message in {id(item): item for item in (*messages[:finished][-1:], messages[-1])}.values():
         if isinstance(message["content"], str):
             message["content"] = [{"type": "text", "text": message["content"]}]
-        message["content"][-1]["cache_control"] = control  # no thinking: something follows it
+        message["content"][-1]["cache_control"] = (
+            control  # never a thinking block, which is not sent as the last one
+        )

@@ -1,6 +1,6 @@
-"""Put a reply of Anthropic's Messages API together from its events.
+"""Assemble a reply of Anthropic's Messages API from its stream events.
 
-The stream helper of the SDK adds events that repeat others; they are left out.
+The stream helper of the SDK adds events that repeat others; these are ignored.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from convstore.messages.call_arguments import parsed_arguments
 from convstore.values.json_form import without_nulls
-from convstore.wire.chat_stream import error_code, grow, text_in
+from convstore.wire.chat_stream import error_code, grow, visible_text
 
 READ: Final = frozenset(
     {
@@ -23,7 +23,7 @@ READ: Final = frozenset(
         "message_stop",
     }
 )
-"""The types of events of the API but for errors and pings."""
+"""Types of the API's events, except errors and pings."""
 
 _TEXTS: Final = frozenset({"text", "thinking"})
 _BLOCK_OF_DELTA: Final = {"thinking_delta": "thinking", "signature_delta": "thinking"}
@@ -32,7 +32,7 @@ _NOT_OF_MESSAGE: Final = frozenset({"delta", "type", "usage"})
 
 @dataclass(slots=True)
 class _Block:
-    """A block, and the JSON text of its input as far as it came."""
+    """A content block, and the JSON text of its input received so far."""
 
     fields: dict[str, Any]
     arguments: str = ""
@@ -58,16 +58,16 @@ class _Block:
 
     @property
     def is_cut(self) -> bool:
-        """True if its input is not a JSON object."""
+        """True if the input received so far is not a JSON object."""
         return parsed_arguments(self.arguments) is None
 
     @property
     def is_cut_call(self) -> bool:
-        """True for a call of the client that was cut."""
+        """True for a call of the client that was cut off."""
         return self.is_call and self.is_cut
 
     def made(self) -> dict[str, Any]:
-        """Return it as the API returns a whole block; the rest of a hosted call that was cut stays beside it."""
+        """Return the block as in a reply without a stream; a cut-off input stays as text in `partial_json`."""
         if self.is_cut:
             return {**self.fields, "partial_json": self.arguments}
         if self.arguments:
@@ -82,7 +82,7 @@ class _Block:
 
 
 class AnthropicReply:
-    """A reply of the Messages API, from its events."""
+    """Assembles a reply of the Messages API from its events."""
 
     def __init__(self) -> None:
         self._whole: dict[str, Any] = {}
@@ -93,8 +93,8 @@ class AnthropicReply:
 
     @property
     def text(self) -> str:
-        """Text of it that a user has read."""
-        return text_in([block.fields for block in self._blocks])
+        """The text so far that users see."""
+        return visible_text([block.fields for block in self._blocks])
 
     @property
     def arguments(self) -> dict[str, str]:
@@ -107,13 +107,13 @@ class AnthropicReply:
 
     @property
     def problem(self) -> str:
-        """Why it is not a whole reply, "" if it is."""
+        """Why the reply is not complete, "" if it is."""
         if self._failure:
             return f"the provider reported {self._failure}"
         return "" if self._is_closed else "its stream ended without a stop reason"
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Add an event; those that repeat others add nothing."""
+        """Add an event; helper events are ignored."""
         kind = event.get("type")
         if kind == "error":
             self._failure = error_code(event.get("error"))
@@ -136,7 +136,7 @@ class AnthropicReply:
         return block
 
     def _block(self, index: Any, delta: Mapping[str, Any]) -> _Block:
-        """Return the block that a delta continues, a new one if its beginning did not come."""
+        """Return the block that a delta continues, or a new one if its start event is missing."""
         if index is None and self._blocks:
             return self._blocks[-1]
         kind = _BLOCK_OF_DELTA.get(str(delta.get("type")), "text")
@@ -150,9 +150,10 @@ class AnthropicReply:
         self._is_closed = bool(self._whole.get("stop_reason"))
 
     def message(self, *, is_whole: bool = False) -> Any:
-        """Return the reply so far as the API returns one; None before its first block, unless it is whole.
+        """Return the reply so far in the form of a reply without a stream; None before the first block.
 
-        Calls are listed apart, with the text of their arguments, if the arguments of one were cut off.
+        A whole reply may be empty. If the arguments of a call were cut off, all calls are in `tool_calls`, with the
+        text of their arguments.
         """
         blocks = self._blocks if is_whole else self._filled()
         if not blocks and not is_whole:

@@ -1,11 +1,11 @@
-"""Put a reply of Chat Completions together from its chunks: OpenAI's, and those of the many servers that have this API.
+"""Assemble a reply of Chat Completions from its chunks, of OpenAI and of the many servers that have the same API.
 
-Those servers leave out or repeat indexes, ids and names of calls. The rules that read them all:
+Some servers leave out or repeat indexes, ids and names of calls. These rules read all of them:
 
-- A delta belongs to the call with its index; without an index to the one with its id; without both to the last call.
-- There it begins another call if it has a name and another id. Without ids it does so if it has another name, or brings
-  arguments although those of the call are a whole object.
-- Only texts grow: see `_TEXTS` and `grow`.
+- A delta belongs to the call with its index; without an index, to the call with its id; without both, to the last call.
+- It begins a new call instead if it has a name and another id. Without ids, it does so if it has another name, or has
+  arguments although the arguments of the call are complete.
+- Only some texts grow: see `_TEXTS` and `grow`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NESTED: Final = {
     "audio": frozenset({"data", "transcript"}),
     "function_call": frozenset({"arguments"}),
 }
-"""Objects in a delta, and the texts in each that grow."""
+"""Objects in a delta, with the texts in each that grow."""
 _CALL_PARTS: Final = ("function", "custom")
 _CALL_TEXTS: Final = frozenset({"arguments", "input"})
 _DETAIL_TEXTS: Final = frozenset({"summary", "text"})
@@ -33,20 +33,20 @@ _HEAD: Final = ("created", "id", "model")
 
 
 class ChatReply:
-    """A reply of Chat Completions, from its chunks or from the events of the SDK's stream helper, which hold them."""
+    """Assembles a reply of Chat Completions from its chunks, or from events of the SDK's stream helper with chunks."""
 
     def __init__(self) -> None:
         self._whole: dict[str, Any] = {"object": "chat.completion"}
         self._message: dict[str, Any] = {}
-        self._calls = _Calls()
+        self._calls = _StreamedCalls()
         self._details = _Details()
         self._finish = ""
         self._failure = ""
 
     @property
     def text(self) -> str:
-        """Text of it that a user has read."""
-        return text_in(self._message.get("content")) or str(self._message.get("refusal") or "")
+        """The text so far that users see."""
+        return visible_text(self._message.get("content")) or str(self._message.get("refusal") or "")
 
     @property
     def arguments(self) -> dict[str, str]:
@@ -55,13 +55,13 @@ class ChatReply:
 
     @property
     def problem(self) -> str:
-        """Why it is not a whole reply, "" if it is."""
+        """Why the reply is not complete, "" if it is."""
         if self._failure or self._finish in FAILED_REASONS:
             return f"the provider reported {self._failure or self._finish}"
         return "" if self._finish else "its stream ended without a finish reason"
 
     def add(self, chunk: Mapping[str, Any]) -> None:
-        """Add a chunk; a helper event, which repeats the chunks, adds nothing."""
+        """Add a chunk; other events of the helper are ignored, because they repeat the chunks."""
         if chunk.get("type") == "chunk":
             chunk = chunk["chunk"]
         if failure := chunk.get("error"):
@@ -78,7 +78,7 @@ class ChatReply:
             if name not in self._whole and chunk.get(name):
                 self._whole[name] = chunk[name]
         if usage := chunk.get("usage"):
-            self._whole["usage"] = usage  # of all chunks so far, where each has it
+            self._whole["usage"] = usage  # if each chunk has it, it is the sum so far
 
     def _take(self, choice: Mapping[str, Any]) -> None:
         if failure := choice.get("error"):
@@ -116,7 +116,10 @@ class ChatReply:
         add_blocks(known, content)
 
     def message(self, *, is_whole: bool = False) -> dict[str, Any]:
-        """Return the reply so far as the API returns one; of a call that has no name yet only in a whole reply."""
+        """Return the reply so far in the form of a reply without a stream.
+
+        Calls without a name are left out, unless the reply is whole and was not cut off.
+        """
         is_cut = not is_whole or bool(cut_reason({"finish_reason": self._finish}))
         calls = [call.made() for call in self._calls.in_order() if call.name or not is_cut]
         message: dict[str, Any] = {"role": "assistant", "content": None, **self._message}
@@ -130,9 +133,9 @@ class ChatReply:
 
 
 def grow(known: dict[str, Any], delta: Mapping[str, Any], texts: Collection[str] = ()) -> None:
-    """Merge a delta into `known`: named texts grow, lists are extended, of any other value the first one counts.
+    """Merge a delta into `known`: named texts grow, lists are extended, and other fields keep their first value.
 
-    A null or an empty text is no value yet, because servers send them before the value.
+    Null and empty texts do not count as a value, because servers send them before the value.
 
     >>> known = {}
     >>> for delta in ({"id": "c1", "said": "Half "}, {"id": "c1", "said": "of it.", "notes": [1]}):
@@ -156,10 +159,10 @@ def _grown(before: Any, value: Any, *, is_text: bool) -> Any:
     return value if before in (None, "") else before
 
 
-def text_in(content: Any) -> str:
-    """Return the texts and refusals of a content, which a user has read.
+def visible_text(content: Any) -> str:
+    """Return the texts and refusals of a content, which users see.
 
-    >>> text_in(["Half ", {"type": "text", "text": "of it."}, {"type": "thinking", "thinking": "Hm."}])
+    >>> visible_text(["Half ", {"type": "text", "text": "of it."}, {"type": "thinking", "thinking": "Hm."}])
     'Half of it.'
     """
     if isinstance(content, str):
@@ -187,7 +190,7 @@ def error_code(error: Any) -> str:
 
 
 def add_blocks(blocks: list[Any], content: str | Iterable[Any]) -> None:
-    """Add content to a list of blocks; a text or a thought continues a last block of its type."""
+    """Add content to a list of blocks; a text or a thought extends a last block of the same type."""
     texts = [{"type": "text", "text": content}] if isinstance(content, str) and content else ()
     for block in texts if isinstance(content, str) else content:
         last = blocks[-1] if blocks else None
@@ -220,8 +223,8 @@ def _continue(last: dict[str, Any], block: Mapping[str, Any]) -> None:
 
 
 @dataclass(slots=True)
-class _Call:
-    """A call, from its deltas; `position` is its index, or its number among the calls."""
+class _StreamedCall:
+    """A call that is assembled from deltas; `position` is its index, or its number among the calls."""
 
     position: int
     fields: dict[str, Any] = field(default_factory=dict)
@@ -233,7 +236,7 @@ class _Call:
 
     @property
     def name(self) -> str:
-        """The name of its tool, "" before it came."""
+        """The name of its tool, "" before it was received."""
         return str(_body(self.fields).get("name") or "")
 
     @property
@@ -245,7 +248,7 @@ class _Call:
 
     @property
     def is_complete(self) -> bool:
-        """True if its arguments are a whole object, to which nothing can be added."""
+        """True if its arguments are a complete JSON object."""
         return self.text.rstrip().endswith("}") and parsed_arguments(self.text) is not None
 
     def add(self, delta: Mapping[str, Any]) -> None:
@@ -259,7 +262,7 @@ class _Call:
                 grow(self.fields, {name: value})
 
     def made(self) -> dict[str, Any]:
-        """Return it as the API returns a whole call."""
+        """Return the call in the form of a reply without a stream."""
         text = {"input": ""} if self.part == "custom" else {"arguments": ""}
         return {
             "type": self.part,
@@ -268,27 +271,27 @@ class _Call:
         }
 
 
-class _Calls:
-    """The calls of a reply, while their deltas come."""
+class _StreamedCalls:
+    """The calls of a reply that are assembled from deltas."""
 
     def __init__(self) -> None:
-        self.found = list[_Call]()
-        self._by_index = dict[int, _Call]()
-        self._by_id = dict[str, _Call]()
+        self.found = list[_StreamedCall]()
+        self._by_index = dict[int, _StreamedCall]()
+        self._by_id = dict[str, _StreamedCall]()
 
     def add(self, deltas: Iterable[Mapping[str, Any]]) -> None:
         """Add each delta to its call."""
         for delta in deltas:
             self._call_of(delta).add(delta)
 
-    def _call_of(self, delta: Mapping[str, Any]) -> _Call:
-        """Return the call of a delta, a new one if the delta begins it."""
+    def _call_of(self, delta: Mapping[str, Any]) -> _StreamedCall:
+        """Return the call of a delta, or a new one if the delta begins a call."""
         given = delta.get("index")
         index = given if isinstance(given, int) else None
         own = delta.get("id") or ""
         known = self._known(index, own)
         if known is None or _begins(known, delta):
-            known = _Call(len(self.found) if index is None else index)
+            known = _StreamedCall(len(self.found) if index is None else index)
             self.found.append(known)
             if index is not None:
                 self._by_index[index] = known
@@ -296,28 +299,28 @@ class _Calls:
             self._by_id[own] = known
         return known
 
-    def _known(self, index: int | None, own: str) -> _Call | None:
+    def _known(self, index: int | None, own: str) -> _StreamedCall | None:
         if index is not None:
             return self._by_index.get(index)
         if own:
             return self._by_id.get(own)
         return self.found[-1] if self.found else None
 
-    def in_order(self) -> list[_Call]:
-        """Return them by their indexes, those with one index in the order in which they began."""
+    def in_order(self) -> list[_StreamedCall]:
+        """Return the calls ordered by index; calls with the same index are in the order in which they began."""
         return sorted(self.found, key=lambda call: call.position)
 
 
 def _body(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the part of a call, or of a delta, that has name and arguments."""
+    """Return the part of a call or a delta that has the name and the arguments."""
     for part in _CALL_PARTS:
         if isinstance(body := call.get(part), dict):
             return body
     return {}
 
 
-def _begins(known: _Call, delta: Mapping[str, Any]) -> bool:
-    """Return True if a delta begins another call than the one that its index, its id or its place names."""
+def _begins(known: _StreamedCall, delta: Mapping[str, Any]) -> bool:
+    """Return True if a delta begins a new call instead of continuing `known`."""
     body = _body(delta)
     name = body.get("name")
     if not name:
@@ -333,7 +336,7 @@ def _begins(known: _Call, delta: Mapping[str, Any]) -> bool:
 
 
 class _Details:
-    """The reasoning details of OpenRouter: texts and summaries grow by type and index, any other detail is whole."""
+    """OpenRouter's reasoning details: texts and summaries grow by type and index, other details come whole."""
 
     def __init__(self) -> None:
         self.found = list[Any]()
@@ -353,10 +356,12 @@ class _Details:
                 self._by_key[key] = made
 
     def _key(self, detail: Any) -> Any:
-        """Return the key of a detail that deltas continue, None for any other."""
+        """Return the key of a detail that later deltas may continue, else None."""
         kind = detail.get("type") if isinstance(detail, dict) else None
         if kind not in ("reasoning.text", "reasoning.summary"):
-            self._by_key.pop((None, None), None)  # without an index only the last one is continued
+            self._by_key.pop(
+                (None, None), None
+            )  # without an index, only the last detail is continued
             return None
         index = detail.get("index")
         return (kind, index) if index is not None else (None, None)

@@ -1,7 +1,7 @@
-"""Read the content of messages for a framework that did not write them, and keep a report of what it cannot express.
+"""Read the content of messages for a framework that did not write them, and report the parts that it cannot express.
 
-Reasoning is written as parts of the AI SDK, with the signature that its provider needs to take it back. Each provider
-and gateway has its own form; the names of the signatures are those of the AI SDK's providers.
+Reasoning is written as parts of the AI SDK, with the signature without which its provider rejects it. Each provider and
+gateway has its own form; the names of the signatures are those of the AI SDK's providers.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class ContentReader:
     """Reads messages that another adapter appended, or that a view has changed.
 
     Attributes:
-        is_request: True if they are for a model, so that settings such as citations, and what an API wrote beside
-            calls, are reported as well.
-        dropped: What the framework has no place for.
+        is_request: True if the messages are for a model. Then settings such as citations, and extra fields of calls,
+            are reported as well.
+        dropped: The parts that the framework cannot express.
     """
 
     is_request = False
@@ -44,7 +44,7 @@ class ContentReader:
         self.dropped = list[Dropped]()
 
     def contents(self, message: BaseMessage) -> Iterator[str | Media | dict[str, Any]]:
-        """Yield texts, files and, of a model, its reasoning as `reasoning_part` writes it; in order."""
+        """Yield texts, files and a model's reasoning in the form of `reasoning_part`, in order."""
         is_said = isinstance(message, AIMessage)
         if is_said:
             yield from _reasoning_beside(message)
@@ -60,7 +60,7 @@ class ContentReader:
                 yield from self.other(message, part)
 
     def other(self, message: BaseMessage, block: Block) -> Iterator[dict[str, Any]]:
-        """Yield what the framework has for another block; by default nothing, but a report."""
+        """Yield the framework's parts for any other block; by default, only report the block."""
         ids = set[str | None]()
         if isinstance(message, AIMessage):
             calls = (*message.tool_calls, *message.invalid_tool_calls)

@@ -1,11 +1,11 @@
-"""The edits that the rules of a provider make in a request, decided once for all writers.
+"""The edits that the rules of a provider require in a request, decided once for all writers.
 
-A writer names the messages, calls and results of its request in order, whatever objects it has for them. It applies
-what it is told: a message that comes before, another role, an id, a name, or reasoning that stays out. What it is not
-told to change stays as it is.
+A writer reports the messages, calls and results of its request in order, and applies the edits that it gets back: a
+message to insert before, another role, an id, a name, or reasoning to leave out. Everything else stays unchanged.
 
 Servers number their calls again in each reply, or leave their ids empty, and the APIs behind a framework look up a
-result by its id. So each call gets an id of its own, and each result the id and the name of its call.
+result by its id. So each call gets an id that is unique in the request, and each result the id and the name of its
+call.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from convstore.values.providers import ProviderRules
 from convstore.wire.requests import Dropped
 
 INSTRUCTION: Final = "[Instruction of the application]"
-"""The first line of a system message that goes as a message of a user."""
+"""First line of a system message that is sent as a user message."""
 MOVED: Final = "[Images and files in the tool results above]"
-"""The first line of the message to which media of results move."""
+"""First line of the message to which media of results move."""
 NO_TEXT: Final = "(no text)"
-"""Stands in a message that would have no content, which the APIs reject."""
+"""Placeholder text of a message without content, which the APIs reject."""
 SYSTEM: Final = ("system", "developer")
 
 _NOT_IN_TOOLS: Final = re.compile(r"[^a-zA-Z0-9_-]")
@@ -41,7 +41,7 @@ _Part = TypeVar("_Part")
 
 
 class Inserted(NamedTuple):
-    """A message that a request has and the log does not; `kind` is that of its mark in a view."""
+    """A message that is in the request but not in the log; `kind` is the kind of its mark in a view."""
 
     kind: str
     role: str
@@ -49,13 +49,13 @@ class Inserted(NamedTuple):
 
 
 BEGINNING: Final = Inserted("beginning", "user", "(The conversation begins.)")
-"""Stands before an answer that would be the first message, where a provider wants a user there."""
+"""Inserted before an answer that would be the first message, if the provider requires a user message there."""
 NO_ANSWER: Final = Inserted("no_answer", "assistant", "(No answer.)")
-"""Stands between tool results and a message of a user, where a provider wants an answer there."""
+"""Inserted between tool results and a user message, if the provider requires an answer there."""
 
 
-class Place(NamedTuple):
-    """The role in which a message goes, and the message that is inserted before it."""
+class Placement(NamedTuple):
+    """The role with which a message is sent, and a message to insert before it."""
 
     role: str
     before: Inserted | None
@@ -69,7 +69,7 @@ class CallName(NamedTuple):
 
 
 class _AnyCallId(CallIdTemplate):
-    """Ids that all the APIs accept; new ones look like OpenAI's."""
+    """Accepts the ids that all APIs accept; new ids look like OpenAI's."""
 
     def fits(self, call_id: str, *, tool: str) -> bool:  # noqa: ARG002 - as in the base class
         return re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", call_id) is not None
@@ -82,15 +82,15 @@ class RequestEdits:
     """Edits one request; equal requests get equal edits, also at the beginning of a longer one.
 
     Attributes:
-        rules: The rules of the provider that is asked.
-        ids: Gives calls their ids.
-        dropped: What the request lacks of the log.
+        rules: The rules of the requested provider.
+        ids: Assigns ids to calls.
+        dropped: The parts of the log that the request does not contain.
 
     >>> edits = RequestEdits(ProviderRules(name="own"))
     >>> [edits.call("call_0", "look").id, edits.result("call_0")]
     ['call_0', CallName(id='call_0', tool='look')]
     >>> edits.place("assistant")
-    Place(role='assistant', before=None)
+    Placement(role='assistant', before=None)
     >>> edits.call("call_0", "look").id == edits.result("call_0").id != "call_0"
     True
     """
@@ -106,11 +106,11 @@ class RequestEdits:
         """Begin a request to a model.
 
         Args:
-            rules: The rules of its provider.
-            asked: Its name.
-            in_own_form: Give all calls ids in the provider's form.
-            kept: Ids that only the call with this number keeps, as its result is in the request already; see
-                `kept_ids`.
+            rules: The rules of the model's provider.
+            asked: Name of the model.
+            in_own_form: True to give all calls ids in the provider's form.
+            kept: For some ids, the number of the only call that keeps the id, because its result is already in the
+                request; see `kept_ids`.
         """
         is_own_form = in_own_form or rules.own_call_ids
         form = CallIdTemplate(rules.call_ids) if is_own_form else _CALL_ID
@@ -124,8 +124,8 @@ class RequestEdits:
         self._at_head = True
         self._last = ""
 
-    def place(self, role: str) -> Place:
-        """Return how the next message goes; results after an answer are those of its calls."""
+    def place(self, role: str) -> Placement:
+        """Return the placement of the next message, which is not a tool result."""
         was_head = self._at_head
         self._at_head = was_head and role in SYSTEM
         own = self._role_of(role)
@@ -137,33 +137,33 @@ class RequestEdits:
         if role == "assistant":
             self._open = {}
         self._last = own
-        return Place(own, before)
+        return Placement(own, before)
 
     def _role_of(self, role: str) -> str:
-        """Return the role of a message: that of a user for a system message where the provider takes none."""
+        """Return the role of a message; a system message at a position where none is accepted gets "user"."""
         if role not in SYSTEM or self._at_head or self.rules.system == "anywhere":
             return role
         is_after_user = self._last not in ("assistant", "tool")
         return role if self.rules.system == "before_answers" and is_after_user else "user"
 
     def drop(self, message: BaseMessage | None, part: str, reason: str) -> None:
-        """Note that a part of a message is not sent; None for a message without an id of the log."""
+        """Record that a part of a message is not sent; `message` is None if it is not a message of the log."""
         id_ = message.id if message else ""
         self.dropped.append(Dropped(id_ or "", part, reason))
 
     def turn_problem(self, *, is_open: bool) -> str:
-        """Return why the reasoning of a turn, open or not, stays out of the request, "" if it may go.
+        """Return the reason why the reasoning of a turn is left out of the request, "" if it may be sent.
 
-        The packages of frameworks decide that for themselves.
+        Requests through the packages of frameworks do not use this rule, because the packages have their own.
         """
         if self.rules.reasoning == "never":
-            return "the API takes none"
+            return "the API does not accept it"
         if self.rules.reasoning == "open_turn" and not is_open:
             return "its turn is over"
         return ""
 
     def writer_problem(self, writer: str) -> str:
-        """Return why the reasoning of a model, "" if unknown, stays out of the request, "" if it may go."""
+        """Return the reason why the reasoning of a model, "" if unknown, is left out of the request, else ""."""
         is_taken = self.rules.takes_reasoning_of(writer, self._asked)
         return "" if is_taken else "another model wrote it"
 
@@ -177,15 +177,15 @@ class RequestEdits:
         blank: _Part,
         problem: str = "",
     ) -> list[list[_Part]]:
-        """Return the parts of an answer that go, as one message or, if a text and calls stand apart, as two.
+        """Return the parts of an answer to send, as one message, or as two if text and calls must be separate.
 
         Args:
-            parts: The parts, whatever they are.
-            kind_of: Returns "reasoning", "call" or another kind of a part.
+            parts: The parts, of any type.
+            kind_of: Returns the kind of a part: "reasoning", "call" or another one.
             logged: The message of the log.
-            writer: The model that wrote it; the reasoning of one without a name goes.
-            blank: The text that stands for an answer of which nothing goes.
-            problem: Why no reasoning goes at all, "" if it may.
+            writer: The model that wrote the answer; reasoning of an unknown model "" is sent.
+            blank: The part to send if everything else is left out.
+            problem: Reason to leave all reasoning out, else "".
         """
         unsaid = problem or (self.writer_problem(writer) if writer else "")
         kept = list(parts)
@@ -195,7 +195,7 @@ class RequestEdits:
         return [kept] if self.rules.text_beside_calls else _parted(kept, kind_of)
 
     def call(self, id_: str, tool: str) -> CallName:
-        """Return the name of the next call; the same id if it fits and no call before has it."""
+        """Return the id and the tool name of the next call; the id stays if it fits and is not used before."""
         self._seen[id_] += 1
         new = id_
         if not self._keeps(id_, tool):
@@ -205,26 +205,26 @@ class RequestEdits:
         return name
 
     def _keeps(self, id_: str, tool: str) -> bool:
-        """Return True if the call that was counted last keeps its id."""
+        """Return True if the last counted call keeps its id."""
         if id_ in self._kept:
             return self._seen[id_] == self._kept[id_]
         return self.ids.keeps(Call(id_, tool, 0))
 
     def result(self, id_: str) -> CallName:
-        """Return the name of the call that the next result answers: the first with its id that has none."""
+        """Return the id and the tool name of the call that the next result answers: the first unanswered one."""
         self._last = "tool"
         waiting = self._open.get(id_, [])
         if not waiting:
             return CallName(id_, "")
         return waiting.pop(0) if len(waiting) > 1 else waiting[0]
 
-    def answered(self) -> None:
-        """Note that results follow, for a writer that knows their calls."""
+    def note_results(self) -> None:
+        """Record that tool results follow, for a writer that does not call `result` for each."""
         self._last = "tool"
 
 
 def kept_ids(view: Sequence[BaseMessage], results: Collection[str]) -> dict[str, int]:
-    """Return the ids of the results that follow a view, each with the number of the last call in it that has the id.
+    """Return the ids of results that follow a view, each with the number of the last call in the view with this id.
 
     >>> from langchain_core.messages import AIMessage
     >>> again = AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "call_0"}])
@@ -237,7 +237,7 @@ def kept_ids(view: Sequence[BaseMessage], results: Collection[str]) -> dict[str,
 
 
 def _parted(parts: list[_Part], kind_of: Callable[[_Part], str]) -> list[list[_Part]]:
-    """Return texts and calls apart; empty lists are left out."""
+    """Separate calls from other parts; return one list if either is empty."""
     said = [part for part in parts if kind_of(part) != "call"]
     calls = [part for part in parts if kind_of(part) == "call"]
     return [said, calls] if said and calls else [parts]
@@ -245,7 +245,7 @@ def _parted(parts: list[_Part], kind_of: Callable[[_Part], str]) -> list[list[_P
 
 @lru_cache(maxsize=1_000)
 def tool_name(name: str) -> str:
-    """Return the name of a tool as all APIs accept it.
+    """Return the name of a tool in a form that all APIs accept.
 
     >>> tool_name("mcp.files:read"), tool_name("")
     ('mcp_files_read', 'tool')
@@ -254,7 +254,7 @@ def tool_name(name: str) -> str:
 
 
 def user_name(name: str) -> str:
-    """Return the name of a user or an agent as OpenAI accepts it.
+    """Return the name of a user or an agent in a form that OpenAI accepts.
 
     >>> user_name("Ada <Lovelace>")
     'Ada_Lovelace_'

@@ -1,7 +1,7 @@
-"""Keep the JSON of a framework's message beside the messages of the log that it became, without repeating content.
+"""Store the original JSON of a framework's message with the messages of the log, without repeating content.
 
-A reference stands in that JSON for what the messages themselves hold: contents, texts, arguments of calls, files. Where
-a view has changed a text, such as a stub, the restored JSON has the changed text.
+In that JSON, a reference replaces each value that the messages themselves have: contents, texts, arguments of calls,
+files. If a view changed a text, for example to a stub, the restored JSON has the changed text.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any, TypeVar
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 FORGED = (LookupError, TypeError, ValueError, AttributeError)
-"""Errors of a mark that no adapter wrote: it is a field of a message that a client can send."""
+"""Errors that a forged mark can cause; clients can set the field of a message that has the mark."""
 _Made = TypeVar("_Made")
 _REFERENCE = "convstore:held"
 _HELD = frozenset({"args", "arguments", "content", "data", "result", "text", "uri", "url"})
-"""Fields of frameworks' messages whose values the messages of the log may hold."""
+"""Fields of frameworks' messages whose values the messages of the log may have."""
 _LONG = 64
-"""Characters from which a text of any other field is replaced, too."""
+"""Minimum number of characters from which a text of any other field is replaced, too."""
 _URL_SAFE = str.maketrans("+/", "-_")
 
 
-def marked(own: dict[str, Any], *messages: BaseMessage) -> dict[str, Any]:
-    """Return the JSON without what the messages hold; `restored` gives it back.
+def with_references(own: dict[str, Any], *messages: BaseMessage) -> dict[str, Any]:
+    """Return the JSON with references in place of values that the messages have; `restored` reverses it.
 
-    >>> marked({"text": "Hi", "id": "a"}, BaseMessage("Hi", type="ai"))
+    >>> with_references({"text": "Hi", "id": "a"}, BaseMessage("Hi", type="ai"))
     {'text': {'convstore:held': 'content'}, 'id': 'a'}
     """
     exact = json.dumps(own)
@@ -39,22 +39,25 @@ def marked(own: dict[str, Any], *messages: BaseMessage) -> dict[str, Any]:
         )
         if "exact" not in own and json.dumps(_filled(short, held)) == exact:
             return short
-    except (LookupError, RecursionError):  # it has references of its own, or is nested very deep
+    except (
+        LookupError,
+        RecursionError,
+    ):  # the JSON itself contains references, or is nested very deep
         pass
     return {"exact": exact}
 
 
 def restored(mark: Mapping[str, Any], *messages: BaseMessage) -> dict[str, Any]:
-    """Return the JSON that `marked` was given, if the messages are unchanged; else with their present texts.
+    """Return the JSON that was passed to `with_references`, with the current texts of the messages.
 
     Raises:
-        LookupError: The messages lack something that the JSON names, such as a file that a view has replaced.
+        LookupError: The messages lack a referenced value, such as a file that a view has replaced.
     """
     return dict(json.loads(mark["exact"]) if "exact" in mark else _filled(mark, _held_by(messages)))
 
 
 def mark_in(message: BaseMessage, name: str) -> dict[str, Any]:
-    """Return the mark that an adapter has set under its name; empty for a message from elsewhere."""
+    """Return the mark that an adapter has set under its name; {} for a message from another source."""
     mark = message.additional_kwargs.get(name)
     return mark if isinstance(mark, dict) else {}
 
@@ -65,7 +68,7 @@ def rejoined(
     write: Callable[[BaseMessage], dict[str, Any]],
     join: Callable[[Sequence[BaseMessage], Sequence[dict[str, Any]]], _Made],
 ) -> Iterator[tuple[list[BaseMessage], _Made]]:
-    """Yield the messages of the log that one message of a framework became, with that message.
+    """Yield each message of a framework with the messages of the log into which it was split.
 
     Args:
         messages: Messages of the log or of a view.
@@ -78,7 +81,7 @@ def rejoined(
     def own(message: BaseMessage) -> dict[str, Any]:
         try:
             return restored(mark_in(message, name)["json"], message)
-        except LookupError:  # from elsewhere, or changed by a view
+        except LookupError:  # the message is from another source, or a view changed it
             return write(message)
 
     for _, group in groupby(messages, lambda each: mark_in(each, name).get("entry") or id(each)):
@@ -91,7 +94,7 @@ def rejoined(
 
 
 def _without(node: Any, keys: Mapping[str, str], name: str = "") -> Any:
-    """Return a value of a field with references for what messages hold, given their keys by its JSON."""
+    """Return a value of a field with references in place of known values; `keys` has their keys by their JSON."""
     is_replaced = name in _HELD or (isinstance(node, str) and len(node) >= _LONG)
     if is_replaced and (key := keys.get(json.dumps(node))):
         return {_REFERENCE: key}
@@ -109,7 +112,7 @@ def _filled(node: Any, held: dict[str, Any]) -> Any:
 
 
 def _held_by(messages: Sequence[BaseMessage]) -> dict[str, Any]:
-    """Return the values that references name; those of messages after the first one begin with its number."""
+    """Return the values by the keys of references; after the first message, keys begin with the message's number."""
     return {
         f"{at}:{key}" if at else key: value
         for at, each in enumerate(messages)
@@ -118,7 +121,7 @@ def _held_by(messages: Sequence[BaseMessage]) -> dict[str, Any]:
 
 
 def _held_in(message: BaseMessage) -> Iterator[tuple[str, Any]]:
-    """Yield the values of a message: long texts, its content, texts, files, arguments of calls."""
+    """Yield the values of a message with their keys: long texts, content, texts, files, arguments of calls."""
     yield from (
         (f"long.{at}", text)
         for at, text in enumerate(_texts_in(message.content))

@@ -1,4 +1,4 @@
-"""The view of a conversation, as `load_history` and `view_at` return it, and its forms for the providers' SDKs."""
+"""The results of `load_history` and `view_at`: a view, with methods that convert it for the providers' SDKs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from convstore.values.models import Compaction, HistoryReport
 from convstore.values.plain import equal_at_start
 from convstore.values.policy import HistoryPolicy
 from convstore.values.providers import ProviderRules
-from convstore.values.scope import check_choice
+from convstore.values.scope import check_one_of
 from convstore.values.stamps import Stamper, ViewStamp, storable
 from convstore.wire.anthropic import to_anthropic
 from convstore.wire.openai_chat import to_chat
@@ -50,10 +50,8 @@ class History(Value):
     def stamp(self) -> ViewStamp | None:
         """The identity of the view and a digest of its messages.
 
-        None for a history that no store made, or if its policy names so many tools that no stamp can hold them.
-
-        Take it before changing the list. Store it, or pass it to ``append(..., stamp=...)``; `Conversation.view_at`
-        builds the view again.
+        Read it before changing the list. Store it, or pass it to ``append(..., stamp=...)``; `Conversation.view_at`
+        rebuilds the view from it. None if a store did not make this history, or its policy names too many tools.
         """
         return self.stamp_for(self.messages)
 
@@ -70,7 +68,8 @@ class History(Value):
 
         Args:
             messages: The messages that the model got.
-            entry: Number of the last entry in it (`Receipt.entry`), if messages were appended since the load.
+            entry: Number of the last entry that they include (`Receipt.entry`), if messages were appended since the
+                load.
             adapted: True if they differ from the view that a load would give now.
             turn: Id of the question that is answered, if the view was loaded before it was appended.
             size_of: Counts the tokens of a message that this view does not have; None leaves such messages uncounted.
@@ -85,7 +84,7 @@ class History(Value):
         stamp = self._stamp(messages, added, turn or self._open_turn)
         changes: dict[str, Any] = {"entry": entry or stamp.entry, "adapted": adapted}
         if entry or adapted or len(messages) != len(self.messages):
-            # the model may have seen messages that were appended since the load
+            # unknown: the model may have seen messages that were appended since the load
             changes["ordinal"] = 0
         return storable(stamp.model_copy(update=changes))
 
@@ -98,21 +97,21 @@ class History(Value):
     ) -> OpenAIMessages:
         """Return the view as `messages` of OpenAI's Chat Completions, or as `input` of its Responses API.
 
-        The API accepts them, whatever wrote the log. `.dropped` of the list names the parts that it has no place for.
-        Which reasoning goes along is a rule of the provider: the Responses API gets encrypted items of the open turn;
-        DeepSeek, Kimi and GLM get the `reasoning_content` of all answers, other servers that of the open turn; OpenAI's
-        models take none in Chat Completions. A tool result there is text only, so its images and files follow the
-        results in a user message.
+        The API accepts the messages, whichever models and frameworks wrote the log. The list's `.dropped` names the
+        parts that the API cannot carry. The provider's rules decide which reasoning is sent. The Responses API gets
+        encrypted items of the open turn. In Chat Completions, DeepSeek, Kimi and GLM get the `reasoning_content` of all
+        answers, other servers that of the open turn, and OpenAI's models none. A tool result is text only there, so its
+        images and files follow the results in a user message.
 
         Args:
             api: "chat" or "responses".
             model: The model that will be asked; it chooses the provider's rules. None means a model of OpenAI.
-            provider: The rules, by name or your own, for a model whose name does not tell them.
+            provider: The rules, by name or your own, for a model whose name does not determine them.
 
         Raises:
-            InvalidInputError: `api` is neither, or there is no provider of this name.
+            InvalidInputError: `api` has another value, or the provider's name is unknown.
         """
-        check_choice(api, "chat", "responses", name="api")
+        check_one_of(api, "chat", "responses", name="api")
         write = to_chat if api == "chat" else to_responses
         request = write(self.messages, model=model, provider=provider)
         request.dropped = (*self.dropped, *request.dropped)
@@ -127,18 +126,18 @@ class History(Value):
     ) -> AnthropicMessages:
         """Return the view as the arguments `messages` and `system` of Anthropic's API, to pass with ``**``.
 
-        `system` is missing without leading system messages; a later one becomes a user message in its place. Thinking
-        goes along within the open turn, with its signatures, to any model of Claude. `container` is there if the code
-        of a pending call runs in one. `.dropped` names the parts that the API has no place for.
+        `system` is missing without leading system messages; a later one becomes a user message at its position.
+        Thinking of the open turn is sent with its signatures, to any Claude model. `container` is set if the code of a
+        pending call runs in one. `.dropped` names the parts that the API cannot carry.
 
         Args:
-            cache: Lifetime of cache marks, at most three: after the system messages, after the finished turns and at
-                the end. A fourth is left for your tools. None sets no marks.
+            cache: Lifetime of up to three cache marks: after the system messages, after the finished turns and at the
+                end. A fourth mark is left for your tools. None sets no marks.
             model: The model that will be asked; None means the last one of the open turn.
-            provider: The rules, by name or your own, for a model whose name does not tell them.
+            provider: The rules, by name or your own, for a model whose name does not determine them.
 
         Raises:
-            InvalidInputError: `cache` is another value, or there is no provider of this name.
+            InvalidInputError: `cache` has another value, or the provider's name is unknown.
         """
         request = to_anthropic(self.messages, model=model, cache=cache, provider=provider)
         request.dropped = (*self.dropped, *request.dropped)
@@ -150,12 +149,12 @@ class History(Value):
         dropped: Sequence[Dropped] = (),
         open_turn: str = "",
     ) -> Self:
-        """Set what the store knows of the view besides its messages.
+        """Set the private data of a view that a store made, and return the view.
 
         Args:
             stamp: Makes the stamp.
             dropped: The parts that are left out for a provider.
-            open_turn: Id of the message with which the turn in progress begins; "" if the newest turn is over.
+            open_turn: Id of the question of the turn in progress; "" if the newest turn is over.
         """
         self._stamp = stamp
         self._dropped = tuple(dropped)
@@ -164,19 +163,19 @@ class History(Value):
 
 
 class PastView(History):
-    """A view as it was, built again by `Conversation.view_at`.
+    """A view of an earlier time, rebuilt by `Conversation.view_at`.
 
     Attributes:
-        entry: Number of the last entry that it saw.
-        ordinal: Last ordinal that it saw.
-        version: Version of the summary that it shows, 0 for none.
-        summary_reason: Why that summary was made, "" if that is not known.
-        policy: Its policy.
-        match: "exact": equal to the stamped view; "rebuilt": there is no stamp to compare with; "differs".
-        is_first_use: True if the policy's record of that time is no longer stored (the last 32 moves are), so that the
+        entry: Number of the last entry of the log at that time.
+        ordinal: Last ordinal of the log at that time.
+        version: Version of the summary that the view shows, 0 without one.
+        summary_reason: Why that summary was made, "" if it is unknown.
+        policy: The policy of the view.
+        match: "exact": equal to the stamped view; "differs" from it; or "rebuilt" without a stamp to compare with.
+        is_first_use: True if the policy's record of that time is no longer stored (the last 32 moves are). Then the
             view is the one of a policy used for the first time.
-        difference: The reason of a difference: "counter", "view format", "type" (a value whose type is not registered),
-            "adapted" (the application changed the messages) or "log"; "" if it does not differ.
+        difference: Reason of a difference: "counter", "view format", "type" (a value whose type is not registered),
+            "adapted" (the application changed the messages) or "log"; "" without a difference.
     """
 
     entry: int = 0
@@ -190,18 +189,18 @@ class PastView(History):
 
 
 def last_seen(history: History) -> int:
-    """Return the last ordinal that a view saw; 0 for an empty log."""
+    """Return the last ordinal of the log at the time of a view; 0 for an empty log."""
     stamp = history._stamp  # noqa: SLF001 - without the digest of its messages, which takes long
     return stamp([], None, "").ordinal if stamp else 0
 
 
 def open_turn_of(history: History) -> str:
-    """Return the id of the message with which a view's turn in progress begins; "" if the newest turn is over."""
-    return history._open_turn  # noqa: SLF001 - no name for backends, which ask `get_turn`
+    """Return the id of the question of a view's turn in progress; "" if the newest turn is over."""
+    return history._open_turn  # noqa: SLF001 - not public, as backends call `get_turn`
 
 
 def ids_in_progress(history: History) -> set[str | None]:
-    """Return the ids of the messages of a view that are of its turn in progress."""
+    """Return the ids of a view's messages from the question of the turn in progress on."""
     begun = open_turn_of(history)
     ids = [message.id for message in history.messages]
     return set(ids[ids.index(begun) :]) if begun in ids else set()

@@ -1,4 +1,4 @@
-"""Tools that a provider ran itself: their calls and results as text, for an API that does not take them back."""
+"""Describe calls and results of tools that a provider ran itself, for an API that does not accept them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _SHOWN: Final = (
     "output",
 )
 _MOST: Final = 4_000
-"""Maximum length of a text: enough to know what was done, and little beside an answer."""
+"""Maximum length of a text: enough to show the call and its result, and small compared to an answer."""
 
 
 def hosted_text(block: Mapping[str, Any]) -> str:
-    r"""Return a text that names a call of a hosted tool, its result, or both; "" for a block that has neither.
+    r"""Return a text about a call of a hosted tool, its result, or both; "" for a block that has neither.
 
     >>> hosted_text({"type": "mcp_call", "name": "create_ticket", "arguments": "{}", "output": "ticket 77"})
     '[The provider ran create_ticket: {}]\nticket 77'

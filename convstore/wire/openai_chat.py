@@ -1,6 +1,6 @@
-"""Write a view for OpenAI's Chat Completions API, and for the many servers that have the same one.
+"""Write a view for OpenAI's Chat Completions API, and for the many servers with the same API.
 
-A result of a tool is text only there, so its images and files follow all results of the step in a user message.
+Tool results are text only in this API, so their images and files follow all results of the step in a user message.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from convstore.wire.requests import OpenAIMessages
 from convstore.wire.steps import Step, WireCall, no_media, read_steps, results_of
 
 NO_REASONING: Final = " "
-"""Stands in an answer without reasoning for a provider that refuses an answer without the field, or an empty one."""
+"""Reasoning of an answer without any, for a provider that refuses answers whose field is missing or empty."""
 NO_SIGNATURE: Final = "skip_thought_signature_validator"
-"""Google's documented value for a call that no model of Gemini made."""
+"""Google's documented signature for a call that was not made by a Gemini model."""
 
 _AUDIO: Final = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mp3": "mp3", "audio/mpeg": "mp3"}
 
@@ -35,8 +35,8 @@ def to_chat(
 ) -> OpenAIMessages:
     """Return a view as the `messages` of a request under the rules of a provider, or else of a model.
 
-    Reasoning goes along only to a `model` that is named: OpenAI's own models take none here, DeepSeek, Kimi and GLM
-    want theirs back.
+    Reasoning is sent only if `model` is given and needs it: OpenAI's own models accept none here, while DeepSeek, Kimi
+    and GLM require theirs.
 
     >>> from langchain_core.messages import HumanMessage
     >>> to_chat([HumanMessage("Hello")])
@@ -51,7 +51,7 @@ def to_chat(
 
 
 def media_part(media: Media, _: ProviderRules) -> dict[str, Any] | None:
-    """Return the content part of an image, audio or a file, None for one that the API does not take."""
+    """Return the content part of an image, audio or a file, None if the API does not accept it."""
     if media.kind == "image":
         image = {"url": media.image_url, **detail_of(media)}
         return {"type": "image_url", "image_url": image} if media.image_url else None
@@ -70,13 +70,13 @@ def media_part(media: Media, _: ProviderRules) -> dict[str, Any] | None:
 
 
 def detail_of(media: Media) -> dict[str, str]:
-    """Return how closely OpenAI shall look at an image, if that was set."""
+    """Return the `detail` setting of an image for OpenAI, {} without one."""
     detail = media.settings.get("detail")
     return {"detail": detail} if detail in ("auto", "high", "low", "original") else {}
 
 
 def _messages(step: Step) -> Iterator[dict[str, Any]]:
-    """Yield a message; an answer with a text and calls as two, if the provider takes only one of them in each."""
+    """Yield a message; an answer with a text and calls becomes two if the provider does not accept both in one."""
     fields = {"role": step.role, "content": _content(step)}
     if step.role == "assistant":
         fields |= _reasoning(step) | _own_fields(step)
@@ -102,24 +102,24 @@ def _calling(step: Step, fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _as_text(step: Step, part: Part | WireCall) -> Part | WireCall:
-    """Return a block that only a text can name as this text, any other part as it is."""
+    """Return the text that describes an unsupported block, and any other part unchanged."""
     text = _block_text(step, part)
     return Text(text) if text else part
 
 
 def _content(step: Step) -> Any:
-    """Return the texts and media of a message; "" for none."""
+    """Return the texts and media of a message; "" if it has neither."""
     if step.role == "assistant" and any(isinstance(part, Block) for part in step.parts):
         step.parts = [_as_text(step, part) for part in step.parts]
     return content_of(step.content(media_part if step.role == "user" else no_media))
 
 
 def _block_text(step: Step, part: Part | WireCall) -> str:
-    """Return the text that stands for a block that the API does not know; "" for any other part."""
+    """Return a text that describes a block which the API does not support; "" for any other part."""
     if not isinstance(part, Block):
         return ""
     text = hosted_text(part.block)
-    reason = "only a text names it" if text else "Chat Completions does not know it"
+    reason = "only a text names it" if text else "Chat Completions does not support it"
     step.drop("reasoning" if part.kind == "reasoning" else part.type, reason)
     return text
 
@@ -132,7 +132,7 @@ def _name(step: Step) -> dict[str, Any]:
 
 
 def _reasoning(step: Step) -> dict[str, Any]:
-    """Return the reasoning of an answer; with the field that the provider needs, a blank where there was none."""
+    """Return the reasoning of an answer; if the provider requires the field, a blank replaces missing reasoning."""
     fields = dict(step.reasoning)
     if step.rules.reasoning_needed:
         fields["reasoning_content"] = reasoning_content(fields) or NO_REASONING
@@ -146,13 +146,13 @@ def reasoning_content(fields: Mapping[str, Any]) -> str:
 
 
 def _own_fields(step: Step) -> dict[str, Any]:
-    """Return what the asked provider needs back beside the content; what another one does not take is noted."""
+    """Return the fields beside the content that the requested provider wrote itself; report the others."""
     found: dict[str, Any] = {}
     for key, value in step.beside().items():
         if key == "extra_content" and step.is_own and is_json(value):
             found[key] = value
         else:
-            step.drop(key, "the API does not take it here")
+            step.drop(key, "the API does not accept it here")
     return found
 
 
@@ -170,7 +170,7 @@ def _call(step: Step, call: WireCall) -> dict[str, Any]:
 
 
 def _sign(call: dict[str, Any], *, is_open: bool) -> None:
-    """Give the first call of a step of the open turn the documented value, if it has no signature of Gemini."""
+    """Set the documented signature on the first call of a step of the open turn, if it has none from Gemini."""
     extra = call.get("extra_content")
     google = extra.get("google") if isinstance(extra, dict) else None
     if is_open and not (isinstance(google, dict) and google.get("thought_signature")):

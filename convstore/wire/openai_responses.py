@@ -1,8 +1,8 @@
-"""Write a view for OpenAI's Responses API, as a request that depends on nothing that OpenAI stored.
+"""Write a view for OpenAI's Responses API, as a request that does not depend on data stored by OpenAI.
 
-A reasoning item goes along if it is encrypted, and the item that followed it goes too, both with their ids. Ask for it
-with ``include=["reasoning.encrypted_content"]``. An item of a tool that OpenAI ran goes back as it came if the API
-takes it; else a text names the call and its result.
+A reasoning item is sent if it is encrypted and the item that followed it is sent, both with their ids. To get encrypted
+reasoning, call the API with ``include=["reasoning.encrypted_content"]``. An item of a tool that OpenAI ran is sent back
+unchanged if the API accepts it; else a text describes the call and its result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from convstore.wire.requests import OpenAIMessages
 from convstore.wire.steps import (
     Step,
     WireCall,
-    is_reasoning,
+    is_reasoning_part,
     no_media,
     read_steps,
     results_of,
@@ -36,13 +36,13 @@ _HOSTED: Final[Mapping[str, Mapping[str, type]]] = {
     "mcp_call": {"id": str, "name": str, "server_label": str, "arguments": str},
     "web_search_call": {"id": str, "action": dict},
 }
-"""Items of hosted tools that the API takes back, and the fields that it needs."""
+"""Items of hosted tools that the API accepts, with the fields that it requires."""
 _OF_CALLS: Final = frozenset(
     {"arguments", "call_id", "id", "index", "input", "name", "status", "type"}
 )
 """Fields of a call that are written from the call itself."""
 _MADE_ID: Final = "__fake_id__"
-"""The id of items in the Agents SDK that no API gave one."""
+"""The id in the Agents SDK of items without an id from an API."""
 _PHASES: Final = ("commentary", "final_answer")
 
 
@@ -59,7 +59,7 @@ def to_responses(
     [{'type': 'message', 'role': 'user', 'content': 'Hello'}]
     """
     rules = rules_for(provider, None, default=ROWS["responses"])
-    if isinstance(provider, str):  # the rows of that name are those of other APIs
+    if isinstance(provider, str):  # the row of this name has the rules of another API
         rules = ROWS["responses"]
     steps, dropped = read_steps(messages, rules, model=model)
     made: list[dict[str, Any]] = []
@@ -81,11 +81,11 @@ def _answer(step: Step, ids: set[str]) -> list[dict[str, Any]]:
 
 
 def _with_reasoning(step: Step, ids: set[str]) -> list[dict[str, Any]]:
-    """Return the items of an answer for a server that needs the reasoning of each, a blank where there was none.
+    """Return the items of an answer for a server that requires reasoning in each; a blank replaces missing reasoning.
 
-    The Agents SDK makes a message with `reasoning_content` of a reasoning item, the message after it, and its calls.
+    The Agents SDK joins a reasoning item, the message after it and its calls into a message with `reasoning_content`.
     """
-    thought = {"type": "summary_text", "text": _taken_reasoning(step) or NO_REASONING}
+    thought = {"type": "summary_text", "text": _pop_reasoning(step) or NO_REASONING}
     made: list[dict[str, Any]] = [{"type": "reasoning", "id": _MADE_ID, "summary": [thought]}]
     texts = list[str]()
     calls = list[dict[str, Any]]()
@@ -100,19 +100,19 @@ def _with_reasoning(step: Step, ids: set[str]) -> list[dict[str, Any]]:
     return [*made, *calls]
 
 
-def _taken_reasoning(step: Step) -> str:
-    """Return the text of the reasoning of an answer, which is no longer a part of it; "" without one."""
-    blocks = [part.block for part in step.parts if is_reasoning(part)]
+def _pop_reasoning(step: Step) -> str:
+    """Remove the reasoning from the parts of an answer and return its text, "" without reasoning."""
+    blocks = [part.block for part in step.parts if is_reasoning_part(part)]
     said = reasoning_content(step.reasoning) or "\n".join(map(reasoning_text, blocks))
     if not said:
         step.withhold("it has no text")
-    step.parts = [part for part in step.parts if not is_reasoning(part)]
+    step.parts = [part for part in step.parts if not is_reasoning_part(part)]
     step.reasoning = {}
     return said
 
 
 def _assistant(step: Step, ids: set[str]) -> Iterator[dict[str, Any]]:
-    """Yield the items of one answer of the model: reasoning, texts and calls; with their ids if it has reasoning."""
+    """Yield the items of one answer: reasoning, texts and calls. They have their ids if the answer has reasoning."""
     step.drop_beside()
     has_reasoning = _keeps_reasoning(step, ids)
     for part in step.parts:
@@ -129,8 +129,8 @@ def _assistant(step: Step, ids: set[str]) -> Iterator[dict[str, Any]]:
 
 
 def _keeps_reasoning(step: Step, ids: set[str]) -> bool:
-    """Withhold the reasoning of an answer if it cannot go; return True if the answer has some that goes."""
-    has_items = any(map(is_reasoning, step.parts))
+    """Withhold the reasoning of an answer if it cannot be sent; return True if the answer has reasoning to send."""
+    has_items = any(map(is_reasoning_part, step.parts))
     problem = _problem(step, ids) if has_items or step.reasoning else ""
     if problem:
         step.withhold(problem)
@@ -138,20 +138,20 @@ def _keeps_reasoning(step: Step, ids: set[str]) -> bool:
 
 
 def _hosted(part: Block, step: Step, ids: set[str]) -> Iterator[dict[str, Any]]:
-    """Yield the item of a tool that OpenAI ran, or the text that names it; nothing for an item without either."""
+    """Yield the item of a tool that OpenAI ran, or a text that describes it; report what is not sent."""
     if step.rules.response_items and _is_item(part, ids):
         ids.add(part.block["id"])
         yield {"status": "completed", **part.block}
         return
     text = hosted_text(part.block)
-    reason = "only a text names it" if text else "it depends on what the provider stored"
+    reason = "only a text names it" if text else "it depends on data that the provider stored"
     step.drop(part.type, reason)
     if text:
         yield _said(text)
 
 
 def _is_item(part: Block, ids: Collection[str]) -> bool:
-    """Return True for the item of a hosted tool with all that the API needs of it."""
+    """Return True for the item of a hosted tool with all fields that the API requires."""
     needed = _HOSTED.get(part.type)
     block = part.block
     if needed is None or any(not isinstance(block.get(key), kind) for key, kind in needed.items()):
@@ -160,9 +160,9 @@ def _is_item(part: Block, ids: Collection[str]) -> bool:
 
 
 def _problem(step: Step, ids: set[str]) -> str:
-    """Return why the reasoning of a message cannot go, "" if all of it can."""
+    """Return the reason why the reasoning of a message cannot be sent, "" if all of it can."""
     if step.reasoning or not step.rules.response_items:
-        return "it is no item of the Responses API"
+        return "it is not an item of the Responses API"
     seen = set[str]()
     for part, following in _reasoning_in(step):
         own = str(part.block.get("id"))
@@ -177,7 +177,7 @@ def _problem(step: Step, ids: set[str]) -> str:
 def _reasoning_in(step: Step) -> Iterator[tuple[Block, Part | WireCall | None]]:
     """Yield each item of reasoning of an answer, with the item that followed it."""
     for part, following in zip(step.parts, [*step.parts[1:], None], strict=False):
-        if is_reasoning(part):
+        if is_reasoning_part(part):
             yield part, following
 
 
@@ -195,7 +195,7 @@ def _is_lost(part: Part | WireCall, ids: Collection[str]) -> bool:
 
 
 def _own_id(part: Part | WireCall, step: Step) -> str:
-    """Return the id that OpenAI gave the item of a part, "" without one."""
+    """Return the id that OpenAI assigned to the item of a part, "" without one."""
     if isinstance(part, WireCall):
         own = part.item_id
         prefix = "fc_" if part.input is None else "ctc_"
@@ -209,7 +209,7 @@ def _own_id(part: Part | WireCall, step: Step) -> str:
 
 
 def _item(part: Part | WireCall, id_: str) -> dict[str, Any]:
-    """Return the item of a part, with its id or without one."""
+    """Return the item of a part, with an id if one is given."""
     own: dict[str, Any] = {"id": id_} if id_ else {}
     if isinstance(part, WireCall):
         return _call_item(part) | own
@@ -231,7 +231,7 @@ def _output(text: str, notes: Any = None) -> dict[str, Any]:
 
 
 def _call_item(call: WireCall) -> dict[str, Any]:
-    """Return the item of a call, with the fields that OpenAI gave it, such as a namespace."""
+    """Return the item of a call, with further fields from OpenAI, such as a namespace."""
     own = call.own_fields(("function_call", "custom_tool_call"), _OF_CALLS)
     own |= {"call_id": call.id, "name": call.name}
     if call.input is not None:
@@ -244,14 +244,14 @@ def _said(text: str) -> dict[str, Any]:
 
 
 def _message(step: Step) -> dict[str, Any]:
-    """Return a message of a user, the system or a developer."""
+    """Return a user, system or developer message."""
     write = _media_part if step.role == "user" else no_media
     content = step.content(write, kind="input_text")
     return {"type": "message", "role": step.role, "content": content_of(content) or NO_TEXT}
 
 
 def _outputs(step: Step) -> Iterator[dict[str, Any]]:
-    """Yield the results of a step; where they are texts only, their images and files follow in a message of a user."""
+    """Yield the results of a step, followed by a user message with their images and files if results are text only."""
     where = step.rules.result_media
     results, moved = results_of(step, _media_part, moves=where == "moved")
     for result in results:
@@ -266,7 +266,7 @@ def _outputs(step: Step) -> Iterator[dict[str, Any]]:
 
 
 def _media_part(media: Media, _: ProviderRules) -> dict[str, Any] | None:
-    """Return the input part of an image or a file, None for one that the API does not take."""
+    """Return the input part of an image or a file, None if the API does not accept it."""
     if media.kind == "image":
         where = {"image_url": media.image_url} if media.image_url else _upload(media)
         image = {"type": "input_image", "detail": "auto", **detail_of(media)}

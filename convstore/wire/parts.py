@@ -1,4 +1,4 @@
-"""Read the content of a message as parts of a few kinds, whichever provider or framework wrote its blocks.
+"""Read the content of a message as parts of a few kinds, independent of the provider or framework that wrote it.
 
 It reads the blocks of OpenAI's Chat Completions and Responses API, of Anthropic, and both generations of LangChain's
 standard content. Texts are valid Unicode: a lone surrogate, which JSON over HTTP cannot carry, becomes U+FFFD.
@@ -34,7 +34,7 @@ _OF_CALLS: Final = frozenset({"args", "custom", "function", "id", "index", "name
 _RESIDUE: Final = frozenset({"index", "partial_json"})
 _LISTS: Final = ("content", "summary")
 _MAX_LEVELS: Final = 100
-"""Maximum nesting of values that are shown as JSON; pydantic writes none with more than 255."""
+"""Maximum nesting of values that are shown as JSON; pydantic serialises at most 255 levels."""
 _TEXTS: Final = frozenset({"", "input_text", "output_text", "refusal", "text", "text-plain"})
 _SETTINGS: Final = frozenset({"annotations", "citations", "context", "detail"})
 _NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -44,10 +44,14 @@ IMAGES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"}
 
 
 class Text(NamedTuple):
-    """A text; for OpenAI's Responses API with the id of its item and its phase, "" if unknown.
+    """A text.
 
-    `settings` are the citations, annotations and the like of its block; None for a value that JSON cannot carry.
-    `source` is the block of a document, a search result or a tool reference whose text this is.
+    Attributes:
+        text: The text.
+        id: Id of its item in OpenAI's Responses API, "" if unknown.
+        phase: Phase of that item, "" if unknown.
+        settings: Citations, annotations and similar fields of its block; None for a value that JSON cannot carry.
+        source: The block of the document, search result or tool reference that has this text, else None.
     """
 
     text: str
@@ -60,8 +64,8 @@ class Text(NamedTuple):
 class Media(NamedTuple):
     """An "image", "audio", a "video" or a "file": Base64 `data`, a `url`, or the `file_id` of an upload.
 
-    `description` is the text that names it where it cannot be sent; `settings` are those of its block, as in `Text`.
-    The type of an image and of a PDF is that of its bytes, whatever its label says.
+    `description` replaces it where it cannot be sent; `settings` are those of its block, as in `Text`. The type of
+    images and PDFs is detected from their bytes, and may differ from the label.
     """
 
     kind: str
@@ -80,7 +84,7 @@ class Media(NamedTuple):
 
     @property
     def image_url(self) -> str:
-        """The data of an image as a URL, or else its address; "" for data that providers refuse."""
+        """The data of an image as a URL, or else its address; "" if it has neither in an accepted type."""
         return (self.mime_type in IMAGES and self.data_url) or self.url
 
     @property
@@ -92,7 +96,7 @@ class Media(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Any other block, as a provider wrote it.
+    """Any other block, unchanged.
 
     `kind` is "reasoning"; "call", with the `id` of the call; or "other", such as a tool that the provider ran itself.
     """
@@ -103,7 +107,7 @@ class Block(NamedTuple):
 
     @property
     def type(self) -> str:
-        """The type that the provider gave it."""
+        """The `type` of the block."""
         return str(self.block.get("type", ""))
 
 
@@ -119,7 +123,7 @@ def parts_of(message: BaseMessage) -> list[Part]:
     """
     content: Any = message.content
     blocks = content if isinstance(content, list) else [content]
-    # where langchain-openai may keep an item of the Responses API
+    # langchain-openai may keep an item of the Responses API here
     own = message.additional_kwargs.get("reasoning")
     blocks = [own, *blocks] if isinstance(own, dict) and is_reasoning(own) else blocks
     parts = [part for block in blocks if (part := part_of(block)) is not None]
@@ -138,12 +142,12 @@ def listed_calls(message: BaseMessage) -> list[dict[str, Any]]:
 
 
 def beside_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what Chat Completions listed with a call besides the call itself, such as the signature of Gemini."""
+    """Return the extra fields of a call in Chat Completions, such as the signature of Gemini."""
     return {key: value for key, value in call.items() if key not in _OF_CALLS}
 
 
 def beside_calls(message: BaseMessage) -> list[str]:
-    """Return names for what Chat Completions listed besides the calls of a message.
+    """Return the names of the extra fields of a message's calls in Chat Completions.
 
     >>> from langchain_core.messages import AIMessage
     >>> listed = {"id": "c", "function": {"name": "look"}, "extra_content": {}}
@@ -159,7 +163,7 @@ def beside_calls(message: BaseMessage) -> list[str]:
 
 
 def json_value(value: Any) -> Any:
-    """Return a value as JSON has it; one with numbers that JSON lacks, or with many levels, becomes its text.
+    """Return a JSON value; with numbers that JSON does not have, or with many levels, it becomes its text.
 
     >>> json_value({1: ("x", None)}), json_value({"a": float("inf")})
     ({'1': ['x', None]}, '{"a": Infinity}')
@@ -172,7 +176,7 @@ def json_value(value: Any) -> Any:
 
 
 def parsed_value(text: str) -> Any:
-    """Return an object or a list if the text is its JSON, else the text.
+    """Parse a text that is the JSON of an object or a list; return any other text unchanged.
 
     >>> parsed_value('{"a": 1}'), parsed_value("007"), parsed_value("[1, NaN]")
     ({'a': 1}, '007', '[1, NaN]')
@@ -229,14 +233,14 @@ def _settings(block: Mapping[str, Any], inner: Sequence[Mapping[str, Any]]) -> M
 
 
 def _sendable(block: Any) -> Mapping[str, Any]:
-    """Return a block that can be sent exactly as it is, of any other only its type."""
+    """Return a block if JSON can carry it exactly; of any other block, only the type."""
     if not is_json(block):
         return {"type": block_type(block)}
     return _without_residue(block)
 
 
 def _without_residue(block: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a block without what LangChain's streams leave in it: numbers of blocks, and an input that is a text.
+    """Remove leftovers of LangChain's streams from a block: indexes of blocks, and an input in the form of a text.
 
     >>> _without_residue({"type": "server_tool_use", "input": {}, "index": 0, "partial_json": '{"query": "sea"}'})
     {'type': 'server_tool_use', 'input': {'query': 'sea'}}

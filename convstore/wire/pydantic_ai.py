@@ -1,6 +1,6 @@
-"""The messages of Pydantic AI as JSON: read them as messages of the log, and write messages of a view as their parts.
+"""Read the JSON messages of Pydantic AI as messages of the log, and write messages of a view as its parts.
 
-A request becomes a message for each prompt and each tool result, a response becomes one AI message.
+A request becomes one message for each prompt and each tool result; a response becomes one AI message.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ _SIGNATURES: Final = ("signature", "reasoningEncryptedContent", "thoughtSignatur
 def read_pydantic_ai(
     message: Mapping[str, Any], *, whole: bool = False
 ) -> Iterator[tuple[BaseMessage, list[JSON]]]:
-    """Yield the messages that a request or a response becomes, each with its parts.
+    """Convert a request or a response; yield each message with the parts that it came from.
 
-    Parts that no model reads join a neighbour. A request without a prompt or a result becomes no message.
+    Parts that models do not read are grouped with a neighbour. A request without a prompt or a result yields no
+    message.
 
     Args:
         message: The JSON that Pydantic AI writes.
-        whole: Keep what only Pydantic AI reads of prompts and answers, as blocks; False if its JSON is kept elsewhere.
+        whole: True to keep parts that only Pydantic AI reads, as blocks; False if its JSON is stored elsewhere.
 
     Raises:
-        KeyError, TypeError, ValueError or AttributeError: It is no message of Pydantic AI.
+        KeyError, TypeError, ValueError or AttributeError: It is not a message of Pydantic AI.
     """
     if message["kind"] == "response":
         yield _answer(message, whole=whole), message["parts"]
@@ -79,7 +80,7 @@ def _prompt(part: Mapping[str, Any], *, whole: bool) -> BaseMessage | None:
 
 
 def _result(part: Mapping[str, Any]) -> ToolMessage:
-    """Return the result of a call: its data as text, then its files."""
+    """Return the result of a call, with its data as text and then its files."""
     content = part["content"]
     items = content if isinstance(content, list) else [content]
     files = [item for item in items if _is_file(item)]
@@ -118,7 +119,7 @@ def _answer(message: Mapping[str, Any], *, whole: bool) -> AIMessage:
 
 
 def _said(part: JSON, *, whole: bool) -> Iterator[JSON]:
-    """Yield the blocks of a part of an answer; calls have none."""
+    """Yield the blocks of a part of an answer; calls have no blocks."""
     match part:
         case {"part_kind": "text" | "compaction", "content": str(text)}:
             yield {"type": "text", "text": text}
@@ -140,7 +141,7 @@ def _said(part: JSON, *, whole: bool) -> Iterator[JSON]:
 
 
 def _blocks(content: Iterable[Any], *, whole: bool = False) -> Iterator[JSON]:
-    """Yield the contents of a prompt or a result; marks of caches are left out."""
+    """Yield the blocks of a prompt or a result; cache marks are left out."""
     for item in content:
         match item:
             case str(text) | {"kind": "text-content", "content": str(text)}:
@@ -156,7 +157,7 @@ def _blocks(content: Iterable[Any], *, whole: bool = False) -> Iterator[JSON]:
 
 
 class PydanticAIWriter(ContentReader):
-    """Writes messages that another adapter appended, or that a view has changed, as parts; and keeps a report."""
+    """Writes messages that another adapter appended, or that a view changed, as parts, and reports what is lost."""
 
     is_request = True
 
@@ -187,7 +188,7 @@ class PydanticAIWriter(ContentReader):
         )
 
     def _file(self, message: BaseMessage, media: Media) -> str | JSON:
-        """Return a file, or the text that names it."""
+        """Return a file, or its description as text."""
         named = {"identifier": media.name} if media.name else {}
         if not isinstance(message, SystemMessage):
             if media.data and media.mime_type:
@@ -219,7 +220,7 @@ def _said_part(content: str | JSON) -> JSON:
 
 
 def _thinking_part(reasoning: JSON) -> JSON:
-    """Return reasoning with the signature that its provider, and no other, takes back."""
+    """Return reasoning with the signature that only its own provider accepts."""
     part = {"part_kind": "thinking", "content": reasoning["text"]}
     for provider, proof in reasoning.get("providerMetadata", {}).items():
         signature = next((proof[key] for key in _SIGNATURES if key in proof), None)

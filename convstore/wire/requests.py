@@ -1,4 +1,4 @@
-"""The values that the converters return: request arguments, with the names of what could not be sent."""
+"""The values that the writers return: request arguments, with a list of the parts that could not be sent."""
 
 from __future__ import annotations
 

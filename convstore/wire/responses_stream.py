@@ -1,8 +1,9 @@
-"""Put a reply of OpenAI's Responses API together from its events.
+"""Assemble a reply of OpenAI's Responses API from its events.
 
-The event that closes a stream has the whole `Response`, which is taken as it is. Some servers leave its `output` empty;
-the items of the events stand in for it. Servers also leave out deltas or the items around them, number two items alike,
-or send an item that is done without its texts: each event adds what it has, and nothing that is empty replaces a text.
+The event that closes a stream has the whole `Response`, which is used unchanged. If a server leaves its `output` empty,
+the items of earlier events are used. Servers also leave out deltas or the items around them, number two items alike,
+or send a finished item without its texts. So each event adds the values that it has, and an empty value never replaces
+a text.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from convstore.wire.chat_stream import error_code, text_in
+from convstore.wire.chat_stream import error_code, visible_text
 
 _CLOSING: Final = ("response.completed", "response.incomplete")
 _FAILING: Final = ("error", "response.cancelled", "response.failed")
@@ -20,8 +21,8 @@ _ITEMS: Final = ("response.output_item.added", "response.output_item.done")
 _LISTS: Final = ("content", "summary")
 
 
-class _Text(NamedTuple):
-    """Where a text of an item stands: in one of its fields, or in a block of a list in this field."""
+class _TextField(NamedTuple):
+    """Location of a text in an item: in one of its fields, or in a block of the list in this field."""
 
     item: str
     field: str
@@ -30,21 +31,21 @@ class _Text(NamedTuple):
 
 
 _TEXTS: Final = {
-    "response.code_interpreter_call_code": _Text("code_interpreter_call", "code"),
-    "response.custom_tool_call_input": _Text("custom_tool_call", "input"),
-    "response.function_call_arguments": _Text("function_call", "arguments"),
-    "response.mcp_call_arguments": _Text("mcp_call", "arguments"),
-    "response.output_text": _Text("message", "content", "output_text"),
-    "response.reasoning_summary_text": _Text("reasoning", "summary", "summary_text"),
-    "response.reasoning_text": _Text("reasoning", "content", "reasoning_text"),
-    "response.refusal": _Text("message", "content", "refusal", "refusal"),
+    "response.code_interpreter_call_code": _TextField("code_interpreter_call", "code"),
+    "response.custom_tool_call_input": _TextField("custom_tool_call", "input"),
+    "response.function_call_arguments": _TextField("function_call", "arguments"),
+    "response.mcp_call_arguments": _TextField("mcp_call", "arguments"),
+    "response.output_text": _TextField("message", "content", "output_text"),
+    "response.reasoning_summary_text": _TextField("reasoning", "summary", "summary_text"),
+    "response.reasoning_text": _TextField("reasoning", "content", "reasoning_text"),
+    "response.refusal": _TextField("message", "content", "refusal", "refusal"),
 }
-"""Beginnings of the types of events that have a text, a piece of it (``.delta``) or all of it (``.done``)."""
+"""Beginnings of the types of events with a text: a piece of it (``.delta``) or all of it (``.done``)."""
 
 
 @dataclass(slots=True)
 class _Item:
-    """An item, as far as it came."""
+    """An item that is assembled from events."""
 
     fields: dict[str, Any]
     id: str = ""
@@ -53,16 +54,16 @@ class _Item:
     blocks: dict[Any, dict[str, Any]] = field(default_factory=dict)
 
     def take(self, given: Mapping[str, Any]) -> None:
-        """Take the item of an event; an empty value, or a list with less text, replaces nothing."""
+        """Merge the item of an event; an empty value, or a list with less text, does not replace a known value."""
         for name, value in given.items():
             known = self.fields.get(name)
-            is_less = name in _LISTS and len(text_in(value)) < len(text_in(known))
+            is_less = name in _LISTS and len(visible_text(value)) < len(visible_text(known))
             if not known or (value and not is_less):
                 self.fields[name] = value
         self.blocks.clear()
 
-    def block(self, event: Mapping[str, Any], text: _Text) -> dict[str, Any]:
-        """Return the dict that has the text of an event: the item itself, or a block in it."""
+    def block(self, event: Mapping[str, Any], text: _TextField) -> dict[str, Any]:
+        """Return the dict with the text of an event, which is the item itself or a block in it."""
         if not text.block:
             return self.fields
         blocks = self.fields.setdefault(text.field, [])
@@ -78,7 +79,7 @@ class _Item:
 
 
 class ResponsesReply:
-    """A reply of the Responses API, from its events."""
+    """Assembles a reply of the Responses API from its events."""
 
     def __init__(self) -> None:
         self._begun: dict[str, Any] = {}
@@ -90,9 +91,9 @@ class ResponsesReply:
 
     @property
     def text(self) -> str:
-        """Text of it that a user has read."""
+        """The text so far that users see."""
         said = [item.fields for item in self._items if item.fields.get("type") == "message"]
-        return "".join(text_in(fields.get("content")) for fields in said)
+        return "".join(visible_text(fields.get("content")) for fields in said)
 
     @property
     def arguments(self) -> dict[str, str]:
@@ -105,7 +106,7 @@ class ResponsesReply:
 
     @property
     def problem(self) -> str:
-        """Why it is not a whole reply, "" if it is."""
+        """Why the reply is not complete, "" if it is."""
         if self._failure:
             return f"the provider reported {self._failure}"
         return "its stream ended without response.completed" if self._closing is None else ""
@@ -140,7 +141,7 @@ class ResponsesReply:
         self._failure = error_code(error)
 
     def _item(self, event: Mapping[str, Any], given: Mapping[str, Any], kind: str = "") -> _Item:
-        """Return the item of an event, by its id or else its index; a new one if another item has the index."""
+        """Return the item of an event, by its id or else by its index; a new one if it is unknown or the ids differ."""
         own = str(given.get("id") or event.get("item_id") or "")
         index = event.get("output_index")
         found = self._by_id.get(own) or self._by_index.get(index)
@@ -156,7 +157,7 @@ class ResponsesReply:
             self._by_id[own] = found
         return found
 
-    def _take_text(self, event: Mapping[str, Any], text: _Text, *, is_whole: bool) -> None:
+    def _take_text(self, event: Mapping[str, Any], text: _TextField, *, is_whole: bool) -> None:
         block = self._item(event, {}, text.item).block(event, text)
         key = text.key if text.block else text.field
         known = block.get(key) or ""
@@ -166,7 +167,10 @@ class ResponsesReply:
             block[key] = event[key]
 
     def message(self, *, is_whole: bool = False) -> Any:  # noqa: ARG002 - its closing event says so
-        """Return the reply so far as the API returns one, with reasoning that is done; None without an item."""
+        """Return the reply so far in the form of a reply without a stream; None before the first item.
+
+        Unfinished reasoning is left out.
+        """
         if self._closing is not None:
             items = [item.fields for item in self._items]
             return {

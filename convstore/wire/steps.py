@@ -1,10 +1,10 @@
-"""Read a view as steps: a message with its calls, and their results, under the rules that all APIs share.
+"""Read a view as steps, each a message with its calls and their results, under the rules that all APIs share.
 
 - Each call has one result directly after its message, in the order of the calls (`tool_calls.pair`).
-- An id of a call is unique in the request and has at most 40 letters, digits, `_` and `-`. Others are replaced, in the
-  call and its result, always by the same id.
-- Arguments are the JSON text of an object. A name of a tool has at most 64 of the same characters.
-- What else changes is a rule of the provider (`edits.RequestEdits`).
+- Call ids are unique in the request and have at most 40 letters, digits, `_` and `-`. Other ids are replaced, in the
+  call and its result, always by the same new id.
+- Arguments are the JSON text of an object. Tool names have at most 64 of the same characters.
+- Further changes are rules of the provider (`edits.RequestEdits`).
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from convstore.wire.requests import Dropped
 
 _ROLES: Final = ("system", "developer", "assistant", "user")
 _BESIDE: Final = ("annotations", "audio", "extra_content", "images")
-"""Fields in which Chat Completions has more of an answer than its content."""
+"""Fields of an answer beside its content in Chat Completions."""
 _NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 MediaWriter: TypeAlias = Callable[[Media, ProviderRules], dict[str, Any] | None]
-"""Writes an image or a file as an API has it; None for one that the API does not take."""
+"""Function that writes an image or a file in the form of an API; None if the API does not accept it."""
 
 
 def no_media(media: Media, rules: ProviderRules) -> None:
-    """Write no image or file, where an API takes texts only."""
+    """Write no image or file, where an API accepts only texts."""
 
 
 SourceWriter: TypeAlias = Callable[[Text], dict[str, Any] | None]
-"""Writes a document, a search result or a tool reference as the API has it; None for one that goes as a text."""
+"""Function that writes a document, search result or tool reference in the form of an API; None to send it as text."""
 
 
 def no_source(text: Text) -> None:
@@ -57,10 +57,10 @@ def no_source(text: Text) -> None:
 
 
 class WireCall(NamedTuple):
-    """A call as a request has it; `input` is the free text of a custom tool, None for a function.
+    """A call in a request; `input` is the free text of a custom tool, None for a function.
 
-    `block` is the block of the content that it came from, and `listed` its entry in the list that Chat Completions
-    returns; empty without one.
+    `block` is its block in the content, and `listed` its entry in the list that Chat Completions returns; each is empty
+    if it is missing.
     """
 
     id: str
@@ -72,7 +72,7 @@ class WireCall(NamedTuple):
     listed: Mapping[str, Any] = _NO_FIELDS
 
     def own_fields(self, types: Collection[str], written: Collection[str]) -> dict[str, Any]:
-        """Return the fields of a block of one of these types, such as a namespace, but for those that are written."""
+        """Return further fields of a block of one of these types, such as a namespace, except those in `written`."""
         if self.block.get("type") not in types:
             return {}
         fields = {key: value for key, value in self.block.items() if key not in written}
@@ -93,12 +93,12 @@ class Step:
 
     Attributes:
         message: The message.
-        edits: The edits of the request, which note what is not sent.
-        role: "system", "developer", "user" or "assistant", as it goes by the rules.
-        parts: Its content without blank texts. Media are only in those of a user, calls and blocks of an assistant.
-        reasoning: Its reasoning outside the content, as servers with the Chat Completions API return it.
-        results: The results of its calls, in the order of these.
-        is_open: True for the question of the turn in progress and all after it.
+        edits: The edits of the request, which also record the parts that are not sent.
+        role: "system", "developer", "user" or "assistant", after the rules were applied.
+        parts: The content without blank texts. Only user messages have media, only answers have calls and blocks.
+        reasoning: Reasoning outside the content, as servers with the Chat Completions API return it.
+        results: The results of its calls, in the order of the calls.
+        is_open: True for the question of the turn in progress and all messages after it.
     """
 
     message: BaseMessage
@@ -111,38 +111,38 @@ class Step:
 
     @property
     def rules(self) -> ProviderRules:
-        """The rules of the provider that is asked."""
+        """The rules of the requested provider."""
         return self.edits.rules
 
     @property
     def is_own(self) -> bool:
-        """True for an answer of a model of the family that is asked."""
+        """True for an answer of a model of the requested family."""
         return self.rules.is_own(model_of(self.message))
 
     def drop(self, part: str, reason: str, message: BaseMessage | None = None) -> None:
-        """Note that a part of the message, or of one of its results, is not sent."""
+        """Record that a part of the message, or of one of its results, is not sent."""
         self.edits.drop(message or self.message, part, reason)
 
     def beside(self) -> dict[str, Any]:
-        """Return what Chat Completions has beside the content of an answer."""
+        """Return the fields beside the content of an answer from Chat Completions."""
         kwargs = self.message.additional_kwargs
         return {key: kwargs[key] for key in _BESIDE if kwargs.get(key)} if kwargs else {}
 
     def drop_beside(self) -> None:
-        """Note what Chat Completions wrote beside an answer and its calls, for another API."""
+        """Record the fields beside an answer and its calls that only Chat Completions has, for another API."""
         if not self.message.additional_kwargs:
             return
         for name in (*self.beside(), *beside_calls(self.message)):
-            self.drop(name, "the API does not take it here")
+            self.drop(name, "the API does not accept it here")
 
     def drop_status(self, result: Result) -> None:
-        """Note that the API has no mark of a failed result, if this one failed; not of one that the store generated."""
+        """Record that the API cannot mark a result as failed, if it failed and the store did not generate it."""
         if getattr(result.message, "status", "") == "error" and not kind_of(result.message):
             self.drop("status", "the API has no mark of a failed result", result.message)
 
     def withhold(self, reason: str) -> None:
-        """Remove its reasoning, and note why it is not sent."""
-        kept = [part for part in self.parts if not is_reasoning(part)]
+        """Remove the reasoning, and record why it is not sent."""
+        kept = [part for part in self.parts if not is_reasoning_part(part)]
         if len(kept) < len(self.parts) or self.reasoning:
             self.drop("reasoning", reason)
         self.parts = kept
@@ -151,11 +151,11 @@ class Step:
     def drop_settings(
         self, part: Text | Media, sent: Mapping[str, Any], message: BaseMessage | None = None
     ) -> None:
-        """Note the settings of a text or a file that its written form lacks."""
+        """Record the settings of a text or a file that its written form does not have."""
         for name in part.settings:
             inner = [value for value in sent.values() if isinstance(value, dict)]
             if not any(name in fields for fields in (sent, *inner)):
-                self.drop(name, "the API does not take it here", message)
+                self.drop(name, "the API does not accept it here", message)
 
     def content(
         self,
@@ -171,7 +171,7 @@ class Step:
             write: Writes media; a text names what it does not take.
             result: The result, None for the message itself.
             kind: The type of a text.
-            source: Writes what a text was before; by default as a text.
+            source: Writes the original block of a text; by default, the text itself is sent.
         """
         content: list[dict[str, Any]] = []
         message = result.message if result else None
@@ -213,13 +213,13 @@ def read_steps(
     model: str | None,
     names: bool = False,
 ) -> tuple[list[Step], list[Dropped]]:
-    """Return the steps of a view, and the list in which they note what is not sent.
+    """Return the steps of a view, and the list in which they record the parts that are not sent.
 
     Args:
         messages: The view.
-        rules: The rules of the provider that is asked.
-        model: The model that will be asked; None means the last one of the open turn.
-        names: True if the API has names of messages.
+        rules: The rules of the requested provider.
+        model: The requested model; None means the last one of the open turn.
+        names: True if messages have names in the API.
     """
     paired = pair(messages).messages
     begin = turn_begin(paired)
@@ -255,9 +255,9 @@ def _inserted(given: Inserted, edits: RequestEdits, *, is_open: bool) -> Step:
 def results_of(
     step: Step, write: MediaWriter, *, moves: bool
 ) -> tuple[list[Result], list[dict[str, Any]]]:
-    """Return the results of a step, and the images and files in them that move to a message of a user.
+    """Return the results of a step, and the images and files in them that move to a user message.
 
-    A text stands in the place of each that moves; what the API does not take there is noted.
+    A text replaces each that moves. Files that the API does not accept there are recorded as not sent.
     """
     moved = list[dict[str, Any]]()
     if not moves or not any(
@@ -282,7 +282,7 @@ def _named(part: Text | Media) -> Text | Media:
     return part if isinstance(part, Text) else Text(part.plain_text or part.description)
 
 
-def is_reasoning(part: Part | WireCall) -> TypeGuard[Block]:
+def is_reasoning_part(part: Part | WireCall) -> TypeGuard[Block]:
     """Return True for a block of reasoning."""
     return isinstance(part, Block) and part.kind == "reasoning"
 
@@ -290,8 +290,8 @@ def is_reasoning(part: Part | WireCall) -> TypeGuard[Block]:
 def turn_begin(messages: Sequence[BaseMessage]) -> int:
     """Return the index of the question of the turn in progress, 0 without one.
 
-    A message of a user that follows results, or an answer that was paused, belongs to the turn of these. Messages that
-    the store generated do not count.
+    A user message after results, or after a paused answer, belongs to the turn of these. Messages that the store
+    generated do not count.
 
     >>> calling = AIMessage("", tool_calls=[{"name": "book", "args": {}, "id": "c"}])
     >>> turn_begin([HumanMessage("Book."), calling, ToolMessage("1", tool_call_id="c"), HumanMessage("Early.")])
@@ -338,7 +338,7 @@ def _reasoning_of(message: BaseMessage) -> dict[str, Any]:
 
 
 def _texts_and_media(message: BaseMessage) -> list[Text | Media]:
-    """Return the content of a message that no model wrote; blocks of other types as their JSON."""
+    """Return the content of a user message, a result or a system message; blocks of other types as their JSON."""
     parts = list[Text | Media]()
     for part in parts_of(message):
         if isinstance(part, Block):
@@ -349,9 +349,9 @@ def _texts_and_media(message: BaseMessage) -> list[Text | Media]:
 
 
 def _fill_answer(step: Step, message: AIMessage, messages: Sequence[BaseMessage], at: int) -> None:
-    """Set the parts of an answer, with each call once: where the content has it, else at the end; and its results.
+    """Set the parts and results of an answer. Each call is once among the parts, in its position or else at the end.
 
-    The results stand in the messages from an index on.
+    The results are the messages from the index `at` on.
     """
     step.reasoning = _reasoning_of(message)
     blocks = parts_of(message)
@@ -365,8 +365,8 @@ def _fill_answer(step: Step, message: AIMessage, messages: Sequence[BaseMessage]
         step.results = [
             Result(call, answers[call.id], _texts_and_media(answers[call.id])) for call in calls
         ]
-        step.edits.answered()
-    if step.reasoning or any(map(is_reasoning, step.parts)):
+        step.edits.note_results()
+    if step.reasoning or any(map(is_reasoning_part, step.parts)):
         problem = step.edits.turn_problem(is_open=step.is_open)
         problem = problem or step.edits.writer_problem(model_of(message))
         if problem:
@@ -380,7 +380,7 @@ def _head(message: BaseMessage) -> list[Text]:
 
 
 def _said(step: Step, part: Part, waiting: list[tuple[str, WireCall]]) -> Iterator[Part | WireCall]:
-    """Yield a part of an answer, a call as it is sent; calls that are yielded wait no longer."""
+    """Yield a part of an answer in the form in which it is sent; a yielded call is removed from `waiting`."""
     if isinstance(part, Media):
         step.drop(part.kind, "only its description is sent")
         yield Text(part.description)
@@ -436,7 +436,7 @@ def _item_id(block: Block) -> str:
 
 
 def _entry_of(call: Call, listed: Sequence[dict[str, Any]]) -> Mapping[str, Any]:
-    """Return the entry of a call: the one in its place if that has its id, else the first with the id."""
+    """Return the entry of a call: the one at its position if the ids are equal, else the first one with its id."""
     at_place = listed[call.position : call.position + 1]
     for entry in (*at_place, *listed):
         if (entry.get("id") or "") == call.id:

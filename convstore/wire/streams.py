@@ -1,8 +1,8 @@
-"""Put a streamed reply together, from LangChain's chunks, events of OpenAI's or Anthropic's SDK, or strings.
+"""Assemble a streamed reply from LangChain's chunks, events of OpenAI's or Anthropic's SDK, or strings.
 
-A reply knows its text so far, which is what a user has read, and becomes one message that `append` takes: the same that
-the API returns without a stream. Events may be objects of the SDKs or their dicts. Helper events, which repeat what
-others say, are left out.
+A reply has its text so far, which users see, and becomes one message that `append` accepts: the same message that the
+API returns without a stream. Events may be objects of the SDKs or dicts. Helper events, which repeat other events, are
+ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MALFORMED: Final = (AttributeError, KeyError, TypeError)
 
 
 class _Reply(Protocol):
-    """A reply of one kind; `text` is what a user has read of it."""
+    """A reply of one kind; `text` is the text so far that users see."""
 
     @property
     def text(self) -> str: ...
@@ -36,7 +36,7 @@ class _Reply(Protocol):
 
     @property
     def problem(self) -> str:
-        """Why it is not a whole reply, "" if it is."""
+        """Why the reply is not complete, "" if it is."""
         ...
 
     def add(self, chunk: Any, /) -> None:
@@ -47,7 +47,7 @@ class _Reply(Protocol):
 
 
 class StreamedReply:
-    """A reply that arrives in chunks of one of the supported kinds, which the first chunk decides.
+    """A reply that arrives in chunks; the first chunk determines the kind of the stream.
 
     >>> reply = StreamedReply()
     >>> for word in ("Half ", "of it."):
@@ -61,7 +61,7 @@ class StreamedReply:
 
     @property
     def text(self) -> str:
-        """Text that a user has read so far."""
+        """The text so far that users see."""
         return self._reply.text if self._reply else ""
 
     @property
@@ -73,7 +73,7 @@ class StreamedReply:
         """Add a chunk.
 
         Raises:
-            InvalidInputError: It is of no supported kind.
+            InvalidInputError: The chunk is not of a supported kind.
         """
         value = _plain(chunk)
         try:
@@ -84,14 +84,14 @@ class StreamedReply:
             raise _unreadable(error) from error
 
     def message(self) -> Any:
-        """Return the message so far, in a form that `append` takes; None before the first part of it."""
+        """Return the message so far, in a form that `append` accepts; None before its first part."""
         try:
             return self._reply.message() if self._reply else None
         except _MALFORMED as error:
             raise _unreadable(error) from error
 
     def whole(self) -> Any:
-        """Return the message at the end of the stream, in a form that `append` takes.
+        """Return the message at the end of the stream, in a form that `append` accepts.
 
         Raises:
             UnfinishedReplyError: The provider reported a failure, or the stream ended before its last event.
@@ -106,12 +106,12 @@ class StreamedReply:
 
 
 def _unreadable(error: Exception) -> InvalidInputError:
-    """Return the error for what a malformed event causes: the text of a cause may quote contents."""
+    """Return the error for a malformed event. It has only the type of its cause, whose text may quote contents."""
     return InvalidInputError(f"turn.stream cannot read a chunk or event: {type(error).__name__}")
 
 
 def _plain(chunk: Any) -> Any:
-    """Return a chunk as a text, a message or a dict; of a helper event only what no other event says."""
+    """Return a chunk as a text, a message or a dict; of a helper event only its chunk, or only its type."""
     if isinstance(chunk, str | BaseMessage | Mapping):
         return chunk
     kind = getattr(chunk, "type", None)
@@ -135,9 +135,9 @@ def _is_read(kind: str) -> bool:
 
 def _reply_for(value: Any) -> _Reply:
     if isinstance(value, str):
-        return _Text()
+        return _StringReply()
     if isinstance(value, BaseMessage):
-        return _LangChain()
+        return _LangChainReply()
     kind = str(value.get("type", ""))
     if kind == "error":
         return AnthropicReply() if isinstance(value.get("error"), Mapping) else ResponsesReply()
@@ -150,7 +150,7 @@ def _reply_for(value: Any) -> _Reply:
     raise InvalidInputError(f"turn.stream does not know this event: its type is {kind!r}")
 
 
-class _Text:
+class _StringReply:
     problem = ""
 
     def __init__(self) -> None:
@@ -168,8 +168,8 @@ class _Text:
         return AIMessage(self.text)
 
 
-class _LangChain:
-    """Chunks of LangChain; they are summed when the sum is needed, as each sum costs as much as the reply is long."""
+class _LangChainReply:
+    """Chunks of LangChain. They are summed only when needed, because the cost of a sum grows with the reply."""
 
     def __init__(self) -> None:
         self.text = ""

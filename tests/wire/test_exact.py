@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
-from convstore.wire.exact import marked, restored
+from convstore.wire.exact import restored, with_references
 
 LONG = "Seals eat fish. " * 20
 
@@ -34,7 +34,7 @@ def deep(levels: int) -> Any:
 def test_any_json_comes_back(own: dict[str, Any]) -> None:
     """References of its own, a field named as ours, deep nesting, and values that JSON has no exact form of."""
     messages: list[BaseMessage] = [HumanMessage("Hi"), AIMessage([{"type": "text", "text": LONG}])]
-    mark = json.loads(json.dumps(marked(own, *messages)))
+    mark = json.loads(json.dumps(with_references(own, *messages)))
     assert json.dumps(restored(mark, *messages)) == json.dumps(own)
 
 
@@ -51,7 +51,7 @@ def test_what_messages_hold_is_not_repeated() -> None:
         "seal": LONG,
         "args": {"at": LONG},
     }
-    mark = marked(own, said, result)
+    mark = with_references(own, said, result)
     assert LONG not in json.dumps(mark)
     assert LONG[::-1] not in json.dumps(mark)
     assert restored(mark, said, ToolMessage("stub", tool_call_id="a"))["result"] == "stub"

@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage
 from convstore.exceptions import InvalidInputError
 from convstore.integration import normalize_messages
 from convstore.types import LogItem
-from convstore.wire.exact import marked, restored
+from convstore.wire.exact import with_references, restored
 
 KIND = "claude.entry"
 """Kind of the items that have the entries of transcripts."""
@@ -30,7 +30,7 @@ def to_log(entry: Entry) -> list[BaseMessage | LogItem]:
 
 def item_of(entry: Entry, *messages: BaseMessage) -> LogItem:
     """Return the item of an entry, without the content that is in `messages`."""
-    data = marked({"entry": entry}, *messages) | {
+    data = with_references({"entry": entry}, *messages) | {
         "content_of": [str(message.id) for message in messages]
     }
     return LogItem(kind=KIND, data=data, id=id_of(entry))

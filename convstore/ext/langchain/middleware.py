@@ -90,7 +90,7 @@ from convstore.sources.outputs import results_in, with_results
 from convstore.sources.stub import PAGE_TOKENS
 from convstore.values.append_options import check_trust
 from convstore.values.policy import HistoryPolicy, check_policy
-from convstore.values.scope import check_choice as check_option
+from convstore.values.scope import check_one_of
 from convstore.values.turns import Busy
 
 _Result = TypeVar("_Result")
@@ -189,9 +189,9 @@ class ConversationMiddleware(AgentMiddleware[ConversationAgentState, Any, Any]):
         on_dropped: OnDropped | None = None,
     ) -> None:
         super().__init__()
-        check_option(tool_results, *get_args(_WHEN), name="tool_results")
-        check_option(on_fork, *get_args(OnFork), name="on_fork")
-        check_option(busy, *get_args(Busy), name="busy")
+        check_one_of(tool_results, *get_args(_WHEN), name="tool_results")
+        check_one_of(on_fork, *get_args(OnFork), name="on_fork")
+        check_one_of(busy, *get_args(Busy), name="busy")
         self.store = store
         self._scope = check_choice(store, scope)
         self._numbering = ResultNumbering(number_sources)

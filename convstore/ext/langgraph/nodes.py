@@ -55,7 +55,7 @@ from convstore.messages.filing import ids_of, last_question, without_marks
 from convstore.types import History
 from convstore.values.plain import part_of
 from convstore.values.policy import HistoryPolicy, check_policy
-from convstore.values.scope import check_choice as check_option
+from convstore.values.scope import check_one_of
 from convstore.values.stamps import ViewStamp
 from convstore.values.turns import Busy
 
@@ -199,8 +199,8 @@ class _Node(Runnable[Any, dict[str, Any]]):
 
     def __post_init__(self) -> None:
         self.scope = check_choice(self.store, self.scope)
-        check_option(self.busy, *get_args(Busy), name="busy")
-        check_option(self.on_fork, *get_args(OnFork), name="on_fork")
+        check_one_of(self.busy, *get_args(Busy), name="busy")
+        check_one_of(self.on_fork, *get_args(OnFork), name="on_fork")
 
     def __call__(self, state: ConversationState) -> dict[str, Any]:
         """Call `invoke`. LangGraph reads the node's channels from the annotation of `state`."""

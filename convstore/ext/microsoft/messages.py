@@ -23,7 +23,7 @@ from convstore.messages.usage import usage_of
 from convstore.types import Dropped
 from convstore.wire.contents import ContentReader
 from convstore.wire.edits import INSTRUCTION, MOVED, NO_TEXT, RequestEdits
-from convstore.wire.exact import marked, rejoined
+from convstore.wire.exact import rejoined, with_references
 from convstore.wire.parts import Media, part_of
 
 _MARK = "agent_framework"
@@ -62,7 +62,7 @@ def to_log(message: Message) -> list[BaseMessage]:
         shown.id = f"{id_}.{at}" if at else id_
         if isinstance(shown, AIMessage) and isinstance(reply, dict):
             _set_reply(shown, reply)
-        own = marked({"head": head, "contents": contents[first:end]}, shown)
+        own = with_references({"head": head, "contents": contents[first:end]}, shown)
         shown.additional_kwargs = {_MARK: {"entry": id_, "json": own}}
         messages.append(shown)
     return messages

@@ -45,7 +45,7 @@ from convstore.types import Dropped, ProviderRules
 from convstore.values.json_form import sendable_message
 from convstore.values.policy import check_policy
 from convstore.values.providers import rules_of_framework
-from convstore.values.scope import as_scope, check_choice
+from convstore.values.scope import as_scope, check_one_of
 from convstore.wire.edits import RequestEdits, kept_ids
 
 _RUN: ContextVar[tuple[Any, Sequence[Message]]] = ContextVar("_RUN", default=(None, ()))
@@ -94,7 +94,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
     ) -> None:
         super().__init__(source_id, **as_mapping(options, name="options"))
         check_store(store)
-        check_choice(view, "policy", "all", name="view")
+        check_one_of(view, "policy", "all", name="view")
         if unknown := set(scope) - set(store.scope_keys):
             raise InvalidScopeError(
                 f"the store has the scope keys {store.scope_keys}, not {sorted(unknown)}"

@@ -20,7 +20,7 @@ from convstore.integration import is_answer_item, normalize_messages
 from convstore.messages.text import text_of
 from convstore.types import History, LogItem, OpenAIMessages, ProviderRules
 from convstore.values.scope import id_problem
-from convstore.wire.exact import marked, restored
+from convstore.wire.exact import restored, with_references
 from convstore.wire.steps import role_of
 
 Item: TypeAlias = dict[str, Any]
@@ -158,7 +158,7 @@ def _message(group: list[Item]) -> BaseMessage | None:
         message = _message_of(group)
     except (InvalidMessageError, ValueError):
         return None
-    message.additional_kwargs[_KEPT] = marked({"items": group}, message)
+    message.additional_kwargs[_KEPT] = with_references({"items": group}, message)
     if isinstance(message, AIMessage) and (model := _model_in(group)):
         message.response_metadata = {**message.response_metadata, "model_name": model}
     return message

@@ -44,7 +44,7 @@ from convstore.values.json_form import sendable
 from convstore.values.plain import shown_value
 from convstore.values.policy import check_policy
 from convstore.values.providers import ROWS, rules_for
-from convstore.values.scope import check_choice
+from convstore.values.scope import check_one_of
 
 if TYPE_CHECKING:
     from agents import RunContextWrapper, TResponseInputItem
@@ -148,7 +148,7 @@ class ConvstoreSession:
         **values: str,
     ) -> None:
         check_store(store)
-        check_choice(view, "policy", "all", name="view")
+        check_one_of(view, "policy", "all", name="view")
         if scope is None:
             store.conversation(**values)  # refuses a wrong scope
         self.store = store

@@ -17,7 +17,7 @@ from convstore.ext.pydantic_ai.edited import edited
 from convstore.types import Dropped
 from convstore.values.json_form import sendable
 from convstore.wire.edits import RequestEdits
-from convstore.wire.exact import mark_in, marked, rejoined
+from convstore.wire.exact import mark_in, rejoined, with_references
 from convstore.wire.pydantic_ai import PydanticAIWriter, read_pydantic_ai
 
 _MARK = "pydantic_ai"
@@ -38,7 +38,7 @@ def to_log(entry: ConversationEntry, copy: str = "") -> list[BaseMessage]:
     del head["parts"]
     for at, (message, parts) in enumerate(groups):
         message.id = entry.id + (f".{at}" if at else "") + copy
-        own = marked({"parts": parts, "head": {} if at else head}, message)
+        own = with_references({"parts": parts, "head": {} if at else head}, message)
         place = {"entry": entry.id, "parent": entry.parent_id, "at": at, "of": len(groups)}
         message.additional_kwargs = {_MARK: place | {"json": own}}
     return [message for message, _ in groups]

@@ -17,7 +17,7 @@ from convstore.integration import TurnAccess
 from convstore.types import ConversationUpdate, Dropped, Turn, TurnState
 from convstore.values.json_form import Value, valid_text
 from convstore.values.plain import slices
-from convstore.values.scope import MAX_IDS, check_choice, check_names, check_number
+from convstore.values.scope import MAX_IDS, check_names, check_number, check_one_of
 from convstore.wire.parts import json_value
 from convstore.wire.streams import StreamedReply
 
@@ -77,7 +77,7 @@ async def ui_messages(
         InvalidInputError: `format` is invalid, or a number is out of bounds.
     """
     check_conversation(chat)
-    check_choice(format, *_WRITERS, name="format")
+    check_one_of(format, *_WRITERS, name="format")
     check_number(limit, name="limit", minimum=1, maximum=1_000)
     names = check_names(client_tools, name="client_tools")
     check_number(output_limit, name="output_limit", minimum=1)

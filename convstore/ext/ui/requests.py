@@ -25,7 +25,7 @@ from convstore.messages.media import media_block
 from convstore.messages.text import content_of
 from convstore.messages.turn_calls import pairs_of
 from convstore.types import Decision, TurnCall, TurnSession, TurnState
-from convstore.values.scope import MAX_IDS, check_choice, check_id, check_names
+from convstore.values.scope import MAX_IDS, check_one_of, check_id, check_names
 
 _Value = TypeVar("_Value")
 _Fields = Mapping[str, Any]
@@ -187,7 +187,7 @@ def read_request(
     Raises:
         InvalidInputError: The body lacks a field, or has a value of the wrong type.
     """
-    check_choice(format, "ai-sdk", "ag-ui", name="format")
+    check_one_of(format, "ai-sdk", "ag-ui", name="format")
     try:
         whole = json.loads(body) if isinstance(body, str | bytes) else body
     except (ValueError, RecursionError) as error:
@@ -300,7 +300,7 @@ def _question_request(
     """Return a request of the kind "ask", "edit" or "regenerate"."""
     own = _id(last, "id", of=_LAST).removeprefix(ANSWER)
     replaced = wish.get("messageId")
-    check_choice(wish.get("trigger"), None, "submit-message", "regenerate-message", name="trigger")
+    check_one_of(wish.get("trigger"), None, "submit-message", "regenerate-message", name="trigger")
     if wish.get("trigger") == "regenerate-message":
         return UIRequest(kind="regenerate", turn_id=own, key=key, **common)
     if last.get("role") != "user":
@@ -362,7 +362,7 @@ def _media_block(mime: str, kind: str, url: str, name: str) -> dict[str, Any]:
 
 def _answer_of_interrupt(entry: _Fields) -> _Fields:
     """Return the answer to an interrupt of AG-UI in the format of the AI SDK."""
-    check_choice(entry.get("status"), "resolved", "cancelled", name="status")
+    check_one_of(entry.get("status"), "resolved", "cancelled", name="status")
     answer: Any = {"approved": False}
     if entry["status"] == "resolved":
         answer = _get(entry, "payload", dict, of="an answer")

@@ -34,7 +34,7 @@ from convstore.ext.ui.requests import UIRequest
 from convstore.ext.ui.turns import ANSWER, Event, Format, Outcome, TurnReader
 from convstore.integration import TurnAccess, host_of
 from convstore.types import StoredMessage, TurnCall, TurnSession, TurnState
-from convstore.values.scope import MAX_IDS, check_choice, check_names
+from convstore.values.scope import MAX_IDS, check_names, check_one_of
 from convstore.wire.streams import StreamedReply
 
 HEADERS: Mapping[str, str] = {
@@ -137,7 +137,7 @@ async def resume_stream(
         InvalidInputError: A value has the wrong type, or there is no such format.
     """
     check_conversation(chat)
-    check_choice(format, "ai-sdk", "ag-ui", name="format")
+    check_one_of(format, "ai-sdk", "ag-ui", name="format")
     for name, id_ in (("thread_id", thread_id), ("run_id", run_id)):
         if not isinstance(id_, str):
             raise InvalidInputError(f"{name} must be a str, not {type(id_).__name__}")
