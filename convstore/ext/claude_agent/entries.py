@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage
 from convstore.exceptions import InvalidInputError
 from convstore.integration import normalize_messages
 from convstore.types import LogItem
-from convstore.wire.exact import with_references, restored
+from convstore.wire.exact import restored, with_references
 
 KIND = "claude.entry"
 """Kind of the items that have the entries of transcripts."""

@@ -25,7 +25,7 @@ from convstore.messages.media import media_block
 from convstore.messages.text import content_of
 from convstore.messages.turn_calls import pairs_of
 from convstore.types import Decision, TurnCall, TurnSession, TurnState
-from convstore.values.scope import MAX_IDS, check_one_of, check_id, check_names
+from convstore.values.scope import MAX_IDS, check_id, check_names, check_one_of
 
 _Value = TypeVar("_Value")
 _Fields = Mapping[str, Any]
