@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import wraps
 from inspect import signature
 from itertools import islice
 from typing import Any, TypeVar, cast
+from uuid import uuid4
 
 from langchain_core.messages import BaseMessage
 from pydantic_ai.conversation_store import (
@@ -282,14 +284,25 @@ class ConvstoreConversationStore(PydanticStore):
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
         """Erase a conversation, with all its messages and branches. Its forks stay.
 
+        Saves that begin meanwhile are refused, for 90 seconds if the process is killed before the deletion.
+
         Raises:
             ConversationConflict: The conversation does not exist, or its record has another revision.
         """
         chat = await self._find(conversation_id)
-        record = (await self._state_of(chat)).record if chat else None
-        if chat is None or record is None or record.revision != expected_revision:
+        state = await self._state_of(chat) if chat else None
+        record = state.record if state else None
+        if chat is None or state is None or record is None or record.revision != expected_revision:
             raise ConversationConflict(conversation_id)
-        await chat.delete()
+        # stored like a save in progress, which never gets its entry
+        ending = replace(record, revision=uuid4().hex, head_id=uuid4().hex)
+        if not await state.replace(chat, ending, tail=None, unfinished=True):
+            raise ConversationConflict(conversation_id)
+        try:
+            await settle(chat.delete())
+        except BaseException:
+            await state.restore(chat, ending)
+            raise
 
     def _values_of(self, owner: str | None) -> dict[str, str]:
         """Return the scope values of an owner's conversations; for None, of all owners' conversations."""

@@ -507,6 +507,62 @@ async def test_a_save_that_failed_at_its_record_can_be_repeated_at_once(
     assert texts_of(await ours.load_entries(conversation.conversation_id)) == [*texts, "3"]
 
 
+async def test_a_deletion_keeps_what_was_saved_since_it_looked(
+    ours: ConvstoreConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Either the save or the deletion is a conflict, whichever is second."""
+    conversation = Conversation(messages=said("1"))
+    await ours.save(conversation)
+    chat = await ours.conversation(conversation.conversation_id)
+    stored = await ours.read_record(conversation.conversation_id)
+    assert stored
+    read_state = ours._state_of
+    conversation.messages += said("2")
+
+    async def saved_after(*given: Any) -> Any:
+        found = await read_state(*given)
+        monkeypatch.undo()
+        await ours.save(conversation)
+        return found
+
+    monkeypatch.setattr(ours, "_state_of", saved_after)
+    with pytest.raises(ConversationConflict):
+        await ours.delete_record(conversation.conversation_id, expected_revision=stored.revision)
+    assert texts_of(await ours.load_entries(conversation.conversation_id)) == ["1", "2"]
+    delete = type(chat).delete
+    conversation.messages += said("3")
+
+    async def save_before(*given: Any) -> None:
+        monkeypatch.undo()
+        with pytest.raises(ConversationConflict):
+            await ours.save(conversation)
+        await delete(*given)
+
+    monkeypatch.setattr(type(chat), "delete", save_before)
+    await ours.delete(conversation.conversation_id)
+    assert await ours.load(conversation.conversation_id) is None
+
+
+async def test_a_deletion_that_fails_leaves_the_conversation(
+    ours: ConvstoreConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can be saved at once, not only after the time of a save whose process was killed."""
+    conversation = Conversation(messages=said("1"))
+    await ours.save(conversation)
+    chat = await ours.conversation(conversation.conversation_id)
+
+    async def failing(*_: Any) -> None:
+        raise StoreUnavailableError("no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(chat), "delete", failing)
+        with pytest.raises(StoreUnavailableError):
+            await ours.delete(conversation.conversation_id)
+    conversation.messages += said("2")
+    await ours.save(conversation)
+    assert texts_of(await ours.load_entries(conversation.conversation_id)) == ["1", "2"]
+
+
 async def test_a_first_save_that_a_deletion_overtakes_leaves_nothing(
     ours: ConvstoreConversationStore, user: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
