@@ -12,7 +12,7 @@ from langchain_core.messages import ToolMessage
 from convstore.conversation.host import Host, host_of
 from convstore.exceptions import InvalidInputError
 from convstore.runtime.threads import characters_in, run_in_thread_if_long
-from convstore.sources.detection import SourceExtractor, says_sources
+from convstore.sources.detection import SourceExtractor, declares_sources
 from convstore.sources.numbering import (
     NumberingPlan,
     plan_numbers,
@@ -205,7 +205,7 @@ def _is_documents_as_text(message: ToolMessage) -> bool:
 
 
 def _wants_numbers(message: ToolMessage, found: FoundSources, plan: NumberingPlan) -> bool:
-    return plan.is_marked or says_sources(message, found)
+    return plan.is_marked or declares_sources(message, found)
 
 
 def _as_returned(message: ToolMessage) -> ToolMessage:

@@ -31,7 +31,7 @@ from convstore.messages.stop_reasons import failed_reason
 from convstore.messages.turn_calls import calls_without_result, result_of
 from convstore.runtime.background import settle
 from convstore.sources.detection import given_sources
-from convstore.sources.numbering import Given, with_numbers, with_rendered
+from convstore.sources.numbering import SourceNumbers, with_numbers, with_rendered
 from convstore.sources.source import MAX_SOURCES, FoundSources
 from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.streaming import read_until
@@ -375,7 +375,7 @@ class TurnSession:
             return message if message.content else message.model_copy(update=_NO_SOURCES)
         return with_rendered(message, found, await self._numbers_for(message, found))
 
-    async def _numbers_for(self, message: ToolMessage, found: FoundSources) -> Given:
+    async def _numbers_for(self, message: ToolMessage, found: FoundSources) -> SourceNumbers:
         """Return numbers for the sources of a result; a repeated result gets the same numbers again."""
         id_ = str(message.id)
         texts = [source.text for source in found.items]

@@ -1,6 +1,6 @@
 """Convert content blocks that are sources into items, by block type.
 
-The formats are those that Anthropic, OpenAI, LangChain and MCP document. An item keeps every field of its block except
+The formats are those that Anthropic, OpenAI, LangChain and MCP document. An item has every field of its block except
 binary and encrypted data, which only the message contains.
 """
 
@@ -19,7 +19,7 @@ _Block = dict[Any, Any]
 _BYTES = ("base64", "blob", "data", "encrypted_content")
 
 TEXTS = frozenset({"text", "text-plain", "input_text", "output_text"})
-"""Text blocks. One is a source only with a title or an address, but it may cite sources or hold them as JSON."""
+"""Text blocks. One is a source only with a title or an address, but it may cite sources or contain them as JSON."""
 
 _MEDIA = frozenset({"audio", "image", "image_url", "reasoning", "thinking", "video"})
 
@@ -40,7 +40,7 @@ HOLDERS = {
 def is_block(value: Any) -> bool:
     """Return True if a dict in a list is a content block, not an item that happens to have a type.
 
-    Text and media blocks have no title; blocks that are a source have no text key of their own.
+    Text and media blocks have no title, and blocks that are sources have no text key of their own; items do.
 
     >>> is_block({"type": "video", "url": "https://a"}), is_block({"type": "video", "url": "https://a", "title": "A"})
     (True, False)
@@ -56,7 +56,7 @@ def is_block(value: Any) -> bool:
 
 
 def item_of_block(block: Any) -> _Block | None:
-    """Convert a content block to an item; None for other types, and without text, title and address.
+    """Convert a content block to an item; None for other types, and for a block without text, title and address.
 
     >>> item_of_block({"type": "search_result", "source": "https://a", "content": [{"type": "text", "text": "…"}]})
     {'content': '…', 'url': 'https://a', 'type': 'search_result'}
@@ -69,7 +69,7 @@ def item_of_block(block: Any) -> _Block | None:
 
 
 def _document(block: _Block) -> _Block:
-    """Convert a document of Anthropic: ``source`` holds a text, a list of text blocks, an address or base64 data."""
+    """Convert a document of Anthropic: ``source`` has a text, a list of text blocks, an address or base64 data."""
     source = block.get("source")
     if type(source) is not dict:
         key = first_text(block, ("text", "content", "page_content"))
@@ -81,7 +81,7 @@ def _document(block: _Block) -> _Block:
 
 
 def _web_search_result(block: _Block) -> _Block:
-    """Convert a web search result of Anthropic: title and address. Its text is encrypted, only citations show it."""
+    """Convert a web search result of Anthropic: title and address. Its text is encrypted; only citations show it."""
     key = first_text(block, ("content", "text", "snippet"))
     return plain_item(block, text_in(block.get(key)), without=(key, *_BYTES))
 
@@ -102,7 +102,7 @@ def _titled_text(block: _Block) -> _Block | None:
 
 
 def _file(block: _Block) -> _Block | None:
-    """Convert a file block, which LangChain's MCP adapters create for a resource link; data URLs are no links."""
+    """Convert a file block, which LangChain's MCP adapters create for a resource link; a data URL is not a link."""
     url = block.get("url")
     is_link = is_text(url) and not url.startswith("data:")
     return plain_item(block, "", title=["filename"], without=_BYTES) if is_link else None

@@ -1,8 +1,8 @@
-"""Read the citations that providers attach to a text: as the sources of a tool result, or with places in a reply.
+"""Read the citations that providers attach to a text: as sources of a tool result, or with positions in a reply.
 
-OpenAI calls the list ``annotations``, Anthropic ``citations``; LangChain converts both to its own format. They are
-attached to text blocks, by Chat Completions to the message. Those of Gemini are metadata of the response, and their
-positions count bytes.
+OpenAI calls the list ``annotations``, Anthropic ``citations``; LangChain converts both to its own format. Citations are
+attached to text blocks, in Chat Completions to the message. Gemini has them in the metadata of the response, with
+positions in bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CITED = frozenset(
 """Types of annotations that cite a source; others, such as ``file_path``, refer to generated files."""
 
 MAX_MENTIONS = 2 * MAX_SOURCES
-"""Maximum mentions of sources in one result; beyond it they are treated as data."""
+"""Maximum mentions of sources in one result; a result with more is treated as data."""
 
 _QUOTATION = ("cited_text", "quote")
 _QUOTATION_CHARACTERS = 10_000
@@ -38,7 +38,7 @@ _QUOTATION_CHARACTERS = 10_000
 
 
 class Mention(NamedTuple):
-    """A source, found as an item of its own or, if `cited`, in a citation."""
+    """A source that was found as an item or, if `cited`, in a citation."""
 
     source: FoundSource
     cited: bool = False
@@ -62,7 +62,7 @@ def citations_in(block: dict[Any, Any]) -> Iterator[Mention]:
 
 
 def _cited_in(holder: Mapping[Any, Any]) -> Iterator[dict[Any, Any]]:
-    """Yield the fields of the sources that the lists in a text block, or beside the text of a message, cite."""
+    """Yield the fields of the sources that a text block, or a message whose content is a text, cites."""
     for name in ("annotations", "citations"):
         annotations = holder.get(name)
         if type(annotations) is list:
@@ -72,8 +72,8 @@ def _cited_in(holder: Mapping[Any, Any]) -> Iterator[dict[Any, Any]]:
 def distinct(mentions: Iterable[Mention]) -> tuple[FoundSource, ...]:
     r"""Return the mentioned sources; citations of the same address, else file, else title, become one source.
 
-    Each further citation adds its text. A citation of a source that is also an item of its own adds text only if the
-    item has none.
+    Each further citation adds its text. A citation of a source that is also an item adds text only if the item has no
+    text.
 
     >>> one, two = ({"content": text, "url": "https://a"} for text in ("one", "two"))
     >>> [found.text for found in distinct(Mention(source_in(item), cited=True) for item in (one, two, one))]
@@ -96,7 +96,7 @@ def distinct(mentions: Iterable[Mention]) -> tuple[FoundSource, ...]:
 
 @dataclass(slots=True)
 class _CitedSource:
-    """A source that may be cited again; its distinct texts in order."""
+    """A source with the distinct texts of its citations in order; `takes_texts` if further citations add texts."""
 
     source: FoundSource
     takes_texts: bool
@@ -110,7 +110,7 @@ class _CitedSource:
 
 
 def _names(source: FoundSource) -> list[tuple[str, str]]:
-    """Return the keys by which citations identify a source, most reliable first; its text if it has none."""
+    """Return the keys that identify a cited source, the most reliable first; its text if it has no other key."""
     extras = source.fields.get("extras")
     file_id = source.fields.get("file_id") or (
         extras.get("file_id") if type(extras) is dict else None
@@ -122,7 +122,7 @@ def _names(source: FoundSource) -> list[tuple[str, str]]:
 
 
 def citation_in(annotation: Any) -> dict[Any, Any] | None:
-    """Return the fields of the source that an annotation cites; None if it is no citation."""
+    """Return the fields of the source that an annotation cites; None if it is not a citation."""
     if type(annotation) is dict and annotation.get("type") == "non_standard_annotation":
         annotation = annotation.get("value")
     if type(annotation) is not dict:
@@ -161,7 +161,7 @@ _NUMBER = re.compile(r"\[(\d{1,15})\] ")
 
 
 class ProviderCitation(NamedTuple):
-    """A citation that a provider gave; `number` is that of a source whose title begins with it."""
+    """A citation of a provider; `number` is the number with which the title of its source begins, if it does."""
 
     start: int
     end: int
@@ -200,7 +200,7 @@ def _of_blocks(message: BaseMessage) -> list[ProviderCitation]:
 
 
 def _text_of(block: Any) -> str:
-    """Return what a block adds to the text of its message."""
+    """Return the text that a block adds to the text of its message."""
     if isinstance(block, str):
         return block
     text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
@@ -223,7 +223,7 @@ def _of_text(holder: Mapping[Any, Any], text: str, offset: int) -> Iterator[Prov
 
 
 def _place(cited: Mapping[Any, Any], length: int) -> tuple[int, int]:
-    """Return the place of a citation in its text, which is the whole text unless the citation says more."""
+    """Return start and end of a citation in its text; the whole text if the citation has no position."""
     start = cited.get("start_index")
     end = cited.get("end_index")
     if type(start) is int and type(end) is int and 0 <= start <= end:
@@ -256,12 +256,12 @@ def _of_gemini(message: BaseMessage) -> Iterator[ProviderCitation]:
 
 
 def _ends_of(text: str) -> list[int]:
-    """Return where each character of a text ends in its bytes."""
+    """Return the end of each character of a text, in bytes."""
     return list(accumulate(len(sign.encode("utf-8", "surrogatepass")) for sign in text))
 
 
 def _place_of_bytes(segment: Mapping[Any, Any], ends: Sequence[int]) -> tuple[int, int] | None:
-    """Return the place of a segment, which counts bytes, in characters; None if it has none."""
+    """Return start and end of a segment, converted from bytes to characters; None if it has no valid position."""
     start = segment.get("start_index", segment.get("startIndex", 0)) or 0
     end = segment.get("end_index", segment.get("endIndex"))
     if type(start) is not int or type(end) is not int or not 0 <= start <= end:
@@ -275,6 +275,6 @@ def _first(fields: Mapping[Any, Any], keys: Sequence[str]) -> str:
 
 
 def _inner(value: Any, kind: type[_Kind], *keys: str) -> _Kind:
-    """Return the first of some keys of a dict that has a dict, or a list; an empty one without it."""
+    """Return the first value of the given type under some keys of a dict, or an empty value of that type."""
     found = (value[key] for key in keys if isinstance(value, dict) and key in value)
     return next((inner for inner in found if isinstance(inner, kind)), kind())

@@ -1,10 +1,11 @@
 """Find the sources in a tool result: in the artifact, then in the content, as values, blocks or JSON.
 
-A list holds sources if its items are; at most half of them may lack what makes them sources, and are skipped. Content
-blocks may mix sources with others. No tool output raises an error, and the time is linear in its size.
+A list is a list of sources if at least half of its items are sources and the others resemble them; these are skipped.
+Content blocks may mix sources with other blocks. No tool output raises an error, and the time is linear in its size.
 
-Many lists look like sources: tickets, products, records, lines of code. `says_sources` tells those that say that they
-hold sources; only these are numbered unless an application says so, as numbers in others would only cost tokens.
+Many lists look like sources: tickets, products, records, lines of code. `declares_sources` returns True only for
+results in formats of retrieval. Only these are numbered unless the application asks for it, because numbers in other
+results would only cost tokens.
 
 The module is long because the shapes of all services that it knows are read by the same rules.
 """
@@ -73,13 +74,13 @@ SHAPES: dict[str, dict[str, str]] = {
     "objects": {"needs": "properties", "inside": "properties"},
     **{key: {"needs": "node"} for key in ("nodes", "source_nodes")},  # LlamaIndex
 }
-"""Where responses hold a list of sources, in order of preference, and how `retrieved` reads an item of the list.
+"""Paths of lists of sources in responses, in order of preference, with the arguments of `retrieved` for their items.
 
-``*`` is the first key of a list. An item without the key that it needs is other data under the same path.
+``*`` is the first key with a list. Items without the key that they need are other data under the same path.
 """
 
 _NAMED = frozenset({"sources", "hits.hits", "data.Get.*"})
-"""Paths that only retrieved sources have, like those with a key that their items need."""
+"""Further paths that only retrieved sources have; all paths whose items need a key are such paths, too."""
 
 _PATHS = [
     (path.split("."), partial(retrieved, **how) if how else retrieved, bool(how) or path in _NAMED)
@@ -108,7 +109,7 @@ _NOTHING = FoundSources()
 def extract_sources(
     message: ToolMessage, parsed_content: Any, extractors: Mapping[str, SourceExtractor]
 ) -> FoundSources:
-    r"""Return the sources in a tool result, found by its tool's extractor, or by `find_sources` without one.
+    r"""Return the sources in a tool result, found by its tool's extractor if it has one, else by `find_sources`.
 
     The extractor is skipped if ``number_sources`` has already numbered every source.
 
@@ -141,13 +142,13 @@ def extract_sources(
 
 
 def given_sources(values: Any) -> FoundSources:
-    """Return the sources that a caller names as such: a list in which each item is one.
+    """Return the sources in a list that a caller passes as sources, so that each item has to be one.
 
     >>> [source.text for source in given_sources(["Whales sing.", ("Seals sleep.", {"title": "Seals"})]).items]
     ['Whales sing.', 'Seals sleep.']
 
     Raises:
-        InvalidInputError: It is no list, or too long, or an item is no source.
+        InvalidInputError: The value is not a list, is too long, or has an item that is not a source.
     """
     if type(values) not in (list, tuple) or len(values) > MAX_SOURCES:
         given = f"{len(values):,} items" if type(values) in (list, tuple) else type(values).__name__
@@ -195,7 +196,7 @@ def find_sources(message: ToolMessage, parsed_content: Any) -> FoundSources:
 
 
 def sources_in_json(values: Sequence[Any]) -> tuple[FoundSource, ...]:
-    """Return the sources in the values of a content's JSON: of its text, or of its text blocks.
+    """Return the sources in the parsed JSON of a content: the value of its text, or those of its text blocks.
 
     >>> [source.title for source in sources_in_json([[{"title": "A", "text": "a"}], {"title": "B"}])]
     ['A']
@@ -207,14 +208,14 @@ def sources_in_json(values: Sequence[Any]) -> tuple[FoundSource, ...]:
 
 
 def sources_in_json_are_named(value: Any) -> bool:
-    """Return True if a value holds sources in a place that is only theirs; see `FoundSources`."""
+    """Return True if a value has sources under a path that only sources have; see `FoundSources.is_named`."""
     return _items_in(value).is_named
 
 
 def read_back_ids(message: ToolMessage) -> tuple[int, ...]:
     r"""Return the numbers of the sources on a page of ``retrieve_previous_sources``.
 
-    They are read from the artifact or, where a conversion to OpenAI's format or JSON has dropped it, from the text.
+    They are read from the artifact or, if a conversion to OpenAI's format or JSON has dropped that, from the text.
 
     >>> page = "[11] Seals (https://a), characters 0-12 of 12\nSeals sleep.\nEnd.\n"
     >>> read_back_ids(ToolMessage(page, tool_call_id="1"))
@@ -232,7 +233,7 @@ def read_back_ids(message: ToolMessage) -> tuple[int, ...]:
 
 
 def _last_line(text: str) -> str:
-    """Return the last line with more than white space, cut at its beginning if it is long."""
+    """Return the last line that is not blank; of a long line only the end."""
     return text[-_LINE_CHARACTERS:].rstrip().rpartition("\n")[2]
 
 
@@ -252,7 +253,7 @@ def parse_json(text: str) -> Any:
     """
     if text.lstrip()[:1] not in ("{", "["):
         return None
-    # A Python hook lets other threads run in the middle of a long text.
+    # A hook in Python lets other threads run while a long text is parsed.
     hook = (lambda node: node) if len(text) > _LONG else None
     try:
         return json.loads(text, object_hook=hook)
@@ -266,14 +267,14 @@ def _in_value(value: Any) -> FoundSources:
 
 
 def _in_content(content: Any) -> tuple[FoundSource, ...]:
-    """Return the sources in a message's content; in content blocks a bare text is no retrieved item."""
+    """Return the sources in a message's content; a plain text among content blocks does not count as an item."""
     if type(content) is list and any(block_type(block) for block in content):
         return _collected(_in_blocks(content, _DEPTH))
     return _in_value(content).items
 
 
 def _collected(mentions: Iterator[Mention]) -> tuple[FoundSource, ...]:
-    """Return the distinct sources mentioned; none if there are too many to be sources."""
+    """Return the distinct sources mentioned; empty if there are too many to be sources."""
     found = list(islice(mentions, MAX_MENTIONS + 1))
     sources = distinct(found) if len(found) <= MAX_MENTIONS else ()
     return sources if len(sources) <= MAX_SOURCES else ()
@@ -284,7 +285,7 @@ def _collected(mentions: Iterator[Mention]) -> tuple[FoundSource, ...]:
 
 
 def _items_in(value: Any) -> FoundSources:
-    """Return the sources of a list of items, as the value itself or in a known shape; none for other formats."""
+    """Return the sources of a list of items, which is the value itself or under a known path; else empty."""
     if type(value) in (list, tuple):
         return _all(value, retrieved)
     if type(value) is not dict:
@@ -311,7 +312,7 @@ def _at(value: Any, path: Sequence[str], read: _ItemReader) -> FoundSources:
 
 
 def _rows(value: dict[Any, Any]) -> list[dict[str, Any]]:
-    """Return the items of Chroma's parallel lists, of which each query has its own."""
+    """Return the items of Chroma's parallel lists; with several queries each list has one list for each query."""
     columns = {name: value[key] for key, name in _COLUMNS.items() if type(value.get(key)) is list}
     if not {"id", "content"} <= columns.keys():
         return []
@@ -323,9 +324,9 @@ def _rows(value: dict[Any, Any]) -> list[dict[str, Any]]:
 
 
 def _texts_of(value: Any) -> FoundSources:
-    """Return the sources of a list of strings, or of one under a key of `_TEXT_LISTS`.
+    """Return the sources of a list of strings, or of such a list under a key of `_TEXT_LISTS`.
 
-    In content most such lists are data: a tool that answers `["AA12", "BB7"]` has retrieved nothing.
+    In content most such lists are data: the items of `["AA12", "BB7"]` are not passages.
     """
     if type(value) in (list, tuple):
         return _all(value, retrieved_text)
@@ -336,7 +337,7 @@ def _texts_of(value: Any) -> FoundSources:
 
 
 def _all(values: Sequence[Any], read: _ItemReader) -> FoundSources:
-    """Return the sources of a list; none unless each item is one, or is like them and at least every other is one."""
+    """Return the sources of a list; empty unless at least half of the items are sources and the others like them."""
     if not 0 < len(values) <= MAX_SOURCES:
         return _NOTHING
     if read is retrieved_text and not _have_text(values):
@@ -352,20 +353,20 @@ def _all(values: Sequence[Any], read: _ItemReader) -> FoundSources:
 
 
 def _have_text(values: Sequence[Any]) -> bool:
-    """Return True if one of some values is a text or a content block."""
+    """Return True if a value among some is a text or a content block."""
     return any(is_text(value) or is_block(value) for value in values)
 
 
 def _source_of(value: Any, read: _ItemReader) -> FoundSource | None:
-    """Return the source that a value of a list is, None if it is not one."""
+    """Return a value of a list as a source, None if it is not a source."""
     source = _of_block(value) if is_block(value) else read(value)
     if source is None or source.item is value:
         return source
-    return source._replace(origin=value)  # its item was made of the value
+    return source._replace(origin=value)  # its item was converted from the value
 
 
 def _are_like(others: Sequence[Any], sources: Sequence[FoundSource]) -> bool:
-    """Return True if the other values of a list may be sources without text, and are at most as many as its sources."""
+    """Return True if the other values of a list may be sources without text, and are not more than its sources."""
     if len(others) > len(sources):
         return False
     return all(_is_like(other, sources[0].item) for other in others)
@@ -378,7 +379,7 @@ def _are_items(values: Sequence[Any], found: Sequence[FoundSource | None]) -> bo
 
 
 def _is_like(value: Any, item: Any) -> bool:
-    """Return True if a value may be a source without text: it is empty, or has a type and a key in common with one."""
+    """Return True if a value may be a source without text: it is empty, or shares type and a key with a source."""
     if type(value) is dict and type(item) is dict:
         return not is_block(value) and not value.keys().isdisjoint(item)
     return value is None or (type(value) is type(item) and not (is_text(value) and value.strip()))
@@ -427,7 +428,7 @@ def _anything(value: Any, depth: int) -> Iterator[Mention]:
 
 
 def _mentions(value: Any, depth: int) -> Iterator[Mention]:
-    """Yield the sources in a block, in a list of blocks or in the parts of a dict; stops at `depth` 0."""
+    """Yield the sources in a block, in a list of blocks or in the parts of a dict, down to `depth` levels."""
     if depth <= 0:
         return
     if type(value) in (list, tuple):
@@ -440,7 +441,7 @@ def _mentions(value: Any, depth: int) -> Iterator[Mention]:
 def _in_blocks(blocks: Sequence[Any], depth: int) -> Iterator[Mention]:
     """Yield the sources in a list of blocks.
 
-    Some MCP servers send a list as one text block with JSON per item; those are read as items.
+    Some MCP servers send a list as text blocks with the JSON of one item each; these are read as items.
     """
     first = blocks[: MAX_SOURCES + 1]
     items = tuple[FoundSource, ...]()
@@ -452,7 +453,7 @@ def _in_blocks(blocks: Sequence[Any], depth: int) -> Iterator[Mention]:
 
 
 def _in_block(block: Any, depth: int) -> Iterator[Mention]:
-    """Yield the sources of one block: its citations, else itself, else those in its JSON text or its contents."""
+    """Yield the sources of one block: its citations, else the block itself, else those in its JSON text or contents."""
     cited = list(citations_in(block)) if type(block) is dict else []
     if cited:
         yield from cited
@@ -483,16 +484,16 @@ _BLOCKS = frozenset({"search_result", "web_search_result"})
 _URLS = ("link", "url", "href")
 
 
-def says_sources(message: ToolMessage, found: FoundSources) -> bool:
-    """Return True if a result says that it holds sources.
+def declares_sources(message: ToolMessage, found: FoundSources) -> bool:
+    """Return True if the format of a result shows that it has sources, not other items.
 
-    These are documents of LangChain, ``search_result`` blocks, results of known retrieval and search services, a list
-    under ``sources``, and the sources that the tool's extractor returned.
+    Such formats are documents of LangChain, ``search_result`` blocks, results of known retrieval and search services, a
+    list under ``sources``, and the sources that the tool's extractor returned.
 
     >>> page = FoundSource({"page_content": "Seals sleep."}, "Seals sleep.", {}, "page_content")
     >>> ticket = FoundSource({"title": "Broken", "body": "It is."}, "It is.", {"title": "Broken"}, "body")
     >>> message = ToolMessage("", tool_call_id="1")
-    >>> [says_sources(message, FoundSources((item,))) for item in (page, ticket)]
+    >>> [declares_sources(message, FoundSources((item,))) for item in (page, ticket)]
     [True, False]
     """
     if found.is_named or all(map(_is_retrieved, found.items)):

@@ -1,4 +1,4 @@
-"""Ask an application if tool results report failed calls, for tools that fail in words."""
+"""Call the application's function that decides if a tool result reports a failed call in words."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from langchain_core.messages import ToolMessage
 from convstore.exceptions import InvalidInputError
 
 FailureJudge: TypeAlias = Callable[[str, ToolMessage], bool | None]
-"""Returns if a result of the tool with a name reports a failed call; None leaves that to status and content."""
+"""Takes the tool's name and a result; returns True if it reports a failed call, None to use status and content."""
 
 
 def check_judge(judge: Any) -> FailureJudge | None:
-    """Return the function, or None; InvalidInputError for anything else, such as an async function."""
+    """Return the function, or None.
+
+    Raises:
+        InvalidInputError: The value is something else, such as an async function.
+    """
     if judge is None:
         return None
     if not callable(judge) or iscoroutinefunction(judge):
@@ -28,7 +32,7 @@ def check_judge(judge: Any) -> FailureJudge | None:
 
 
 def has_failed_by(judge: FailureJudge | None, tool: str, message: ToolMessage) -> bool | None:
-    """Return what the application says of a result; None without a word, and for a tool without a name.
+    """Return the application's decision on a result; None if it makes none, and for a tool without a name.
 
     Raises:
         InvalidInputError: The function raised, or returned something other than True, False or None.

@@ -1,7 +1,7 @@
 """Find the numbers of sources that a text cites, outside of code.
 
-A mark is ``[17]``, ``[17, 18]``, ``[11-13]``, ``[^17]``, ``[source 17]`` or ``【17†source】``. Code in Markdown has
-none: what stands between fences or backticks. The search takes linear time.
+A mark is ``[17]``, ``[17, 18]``, ``[11-13]``, ``[^17]``, ``[source 17]`` or ``【17†source】``. Code of Markdown,
+between fences or backticks, is ignored. The search takes linear time.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _PART = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _LONGEST = 100
-"""Maximum numbers in a range; a longer one is no citation."""
+"""Maximum numbers in a range; a longer range is not a citation."""
 _FENCE = re.compile(r"[ \t>]*(`{3,}(?=[^`]*$)|~{3,})")
 _BACKTICKS = re.compile(r"\\`|`+|\n[ \t]*(?=\n)")
 
 
 class Mark(NamedTuple):
-    """A place in a text that cites sources by their numbers."""
+    """A citation of sources by their numbers in a text."""
 
     start: int
     end: int
@@ -54,7 +54,7 @@ def marks_in(text: str) -> list[Mark]:
 
 
 def _numbers(inside: str) -> tuple[int, ...]:
-    """Return the numbers between two brackets; none if there is anything else between them."""
+    """Return the numbers between two brackets; empty if there is anything else between them."""
     numbers: dict[int, None] = {}
     for part in _SEPARATOR.split(inside):
         found = _PART.fullmatch(part)

@@ -1,4 +1,4 @@
-"""Name a source by the metadata that loaders and vector stores give: title or file, position in it, and address."""
+"""Name a source by the metadata of loaders and vector stores: title or file, position in the file, and address."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ URL_KEYS = (
     *("url", "link", "uri", "sourceUri", "source_uri"),
     *("webUrl", "web_url", "sourceURL", "source_url"),
 )
-"""Keys of the address, in order of preference; ``source`` has one only if its value looks like an address."""
+"""Keys of the address, in order of preference; ``source`` also counts if its value looks like an address."""
 
 _TITLE_KEYS = (
     *("title", "name", "Title", "sourceDisplayName", "source_display_name"),
@@ -35,9 +35,9 @@ _POSITION_KEYS = {
     "section": ("section", "section_title"),
     "line": ("start_line",),
 }
-"""Keys of the position in a file, each with its word in a heading. Numbers are shown as the loader counts them."""
+"""Keys of the position in a file, by the word in the heading. Numbers are shown as the loader counts them."""
 _HEADERS = tuple(f"Header {level}" for level in range(1, 7))
-"""Keys under which LangChain's Markdown and HTML splitters keep the headings above a passage."""
+"""Keys under which LangChain's Markdown and HTML splitters store the headings above a passage."""
 _IN_A_FILE = frozenset((*_HEADERS, *(key for keys in _POSITION_KEYS.values() for key in keys)))
 
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{1,30}://\S", re.IGNORECASE)
@@ -51,10 +51,10 @@ _LISTED = 20
 
 
 def name_of(fields: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
-    """Return the title by which a source is shown, its address, and the fields that neither shows whole.
+    """Return the title for a source, its address, and the fields that these two do not show completely.
 
-    The title is that of the metadata, else the file; a file follows a title where there is no address. Then comes the
-    position: page, slide, sheet, row, section, line. Without all of these it is "".
+    The title is that of the metadata, else the file. If there is no address, the file follows the title. Then follows
+    the position: page, slide, sheet, row, section, line. The title is "" if a source has none of these.
 
     >>> name_of({"source": "contracts/acme.pdf", "page": 3, "page_label": "4"})[0]
     'contracts/acme.pdf, page 4'
@@ -79,7 +79,7 @@ def name_of(fields: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
 
 
 def own_names(fields: Mapping[str, Any]) -> list[str]:
-    """Return the texts by which a tool may name a source in its content: title, address, path and file name.
+    """Return the texts with which a tool may refer to a source in its content: title, address, path and file name.
 
     >>> own_names({"title": "Acme", "source": "contracts/acme.pdf"})
     ['Acme', 'contracts/acme.pdf', 'acme.pdf']
@@ -116,7 +116,7 @@ def named_fields(fields: Mapping[str, Any], names: Iterable[str], heading: str) 
 
 
 def _has_words(heading: str, value: str) -> bool:
-    """Return True if a value stands in a heading as words; a number there may mean anything."""
+    """Return True if a heading contains a value as words; values without letters never count."""
     if not any(map(str.isalpha, value)):
         return False
     return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", heading) is not None
@@ -145,7 +145,7 @@ def _url_key(fields: Mapping[str, Any]) -> str:
 
 
 def _first_filled(fields: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """Return the first of the keys with a text that is not blank, "" if there is none."""
+    """Return the first of the keys with a text that is not blank, or ""."""
     for key in keys:
         if key in fields and is_text(value := fields[key]) and value and not value.isspace():
             return key
@@ -171,7 +171,7 @@ def _is_path(value: Any) -> bool:
 
 
 def _file(value: Any, title: str) -> str:
-    """Return a file as a title, or as an addition to a title, which has only its name if it has an extension."""
+    """Return a file as a title, or as an addition to a title: then only its name, and only if it has an extension."""
     path = str(value)
     base = _base(path)
     if title:
@@ -186,7 +186,7 @@ def _base(path: str) -> str:
 
 
 def _first_value(fields: Mapping[str, Any], keys: Iterable[str]) -> str:
-    """Return the first value under some keys in a short form, "" without one."""
+    """Return the first short value under some keys, or ""."""
     for key in keys:
         value = _short(fields[key]) if key in fields else ""
         if value:

@@ -1,15 +1,16 @@
-r"""Write the numbers of sources into what their tool wrote.
+r"""Write the numbers of sources into the content that their tool wrote.
 
-Every character that the tool wrote stays, but for the digits of the marks by which it counts its sources, and of
-numbers under ``source_id``; nothing of an artifact that it did not show is shown. In this order:
+Only digits are replaced: those of the marks with which the tool counts its sources, and those of numbers under
+``source_id``. All other characters of the tool stay, and parts of an artifact that the tool did not show stay hidden.
+The first form that fits is used:
 
-1. JSON, also in a text block, is changed in its text: ``"source_id": 17`` in the item. A ``search_result`` block gets
+1. JSON, also in a text block: ``"source_id": 17`` is inserted into the text of the item. A ``search_result`` block gets
    the number in its title.
-2. A text in which every source has a place: the number replaces the tool's own mark, if it counts all of them, else it
-   stands before the place.
-3. Anything else gets lines above it that name all sources in order.
+2. A text in which every source is found: the number replaces the tool's own mark if there is one for every source, else
+   it is inserted before the source.
+3. Any other content gets lines above it that name all sources in order.
 
-The module is long because each form of a content is both planned and written here.
+The module is long because it plans and writes each form of a content.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ _NUMBER = re.compile(r"\s*:\s*(\d+)")
 
 
 class _ParsedJson(NamedTuple):
-    """A value that was parsed, and its objects.
+    """A parsed JSON value with the positions of its objects.
 
     Attributes:
         value: The value.
         openings: Index of the brace of each object in the text, by the id of its dict.
-        objects: All objects, which keeps their ids valid.
+        objects: All objects; the references keep their ids valid.
     """
 
     value: Any
@@ -67,7 +68,7 @@ class _ParsedJson(NamedTuple):
 def _parse_with_openings(text: str) -> _ParsedJson | None:
     """Parse the dict or list that a text encodes in JSON; None if it encodes anything else.
 
-    The parser finishes the objects in the order of their closing braces, also those under a key that comes twice.
+    The parser finishes objects in the order of their closing braces, even objects under a repeated key.
 
     >>> parsed = _parse_with_openings('[{"a": 1}, {"a": 2}]')
     >>> [parsed.openings[id(item)] for item in parsed.value]
@@ -104,7 +105,7 @@ def _openings(text: str) -> list[int]:
 
 
 def _find_number(text: str, opening: int, key: str) -> tuple[int, int] | None:
-    """Return where the digits of an object's number stand, given the index of its brace; None without such a key.
+    """Return start and end of the digits under a key of an object, given the index of its brace; None if missing.
 
     >>> _find_number('[{"b": {"a": 1}, "a": 25}]', 1, "a")
     (22, 24)
@@ -124,11 +125,11 @@ def _find_number(text: str, opening: int, key: str) -> tuple[int, int] | None:
     return found
 
 
-Given = tuple[Sequence[int], Sequence[int | None]]
-"""Numbers for some sources, and for each the number under which its text was shown before, or None."""
+SourceNumbers = tuple[Sequence[int], Sequence[int | None]]
+"""The numbers of some sources, and the earlier number of each if its text was shown before, else None."""
 
 NO_SOURCE = 0
-"""Stands for the source of a number that means a passage which is not a source of the log."""
+"""Source id for a number of a passage that is not a source of the log."""
 _TEXT_BLOCKS = frozenset({"text", "input_text", "output_text"})
 _BETWEEN = "\n\n"
 _INSERTED = "[{}] "
@@ -137,7 +138,7 @@ _DIGITS = "{}"
 
 
 class _Spot(NamedTuple):
-    """Where a source's number is written: the form in which it replaces a range of one part of the content."""
+    """Position of a source's number: a range of one part of the content, which `form` with the number replaces."""
 
     part: int
     start: int
@@ -146,8 +147,8 @@ class _Spot(NamedTuple):
     source: int
 
 
-class _Part(NamedTuple):
-    """A text of the content that may be changed: the content itself, or that under a key of one of its blocks."""
+class _TextPart(NamedTuple):
+    """A text of the content that may be changed: the content itself, or the text under a key of one of its blocks."""
 
     block: int
     key: str
@@ -156,7 +157,7 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NumberingPlan:
-    """Where the numbers of a result's sources are written.
+    """The positions of the numbers of a result's sources.
 
     Attributes:
         content: The content as the tool wrote it.
@@ -165,7 +166,7 @@ class NumberingPlan:
 
     content: Any
     is_marked: bool
-    _parts: Sequence[_Part]
+    _parts: Sequence[_TextPart]
     _spots: Sequence[_Spot]
 
     @property
@@ -174,7 +175,7 @@ class NumberingPlan:
         return bool(self._spots)
 
     def marks(self) -> dict[int, int]:
-        """Return the index of the source that each of the tool's own marks counts, by the number in it."""
+        """Return the index of the source for the number in each of the tool's own marks."""
         if not self.is_marked:
             return {}
         texts = [part.text for part in self._parts]
@@ -195,7 +196,7 @@ class NumberingPlan:
 
 
 def plan_numbers(content: Any, found: Sequence[FoundSource]) -> NumberingPlan:
-    """Return where the numbers of sources belong in the content that a tool wrote.
+    """Return the positions for the numbers of sources in the content that a tool wrote.
 
     >>> found = [FoundSource("Seals sleep.", "Seals sleep.", {})]
     >>> plan_numbers("Page 1: Seals sleep.", found).written([Source(source_id=7, title="", content="")])
@@ -212,14 +213,15 @@ def plan_numbers(content: Any, found: Sequence[FoundSource]) -> NumberingPlan:
 def with_numbers(
     message: ToolMessage,
     found: FoundSources,
-    given: Given,
+    given: SourceNumbers,
     *,
     plan: NumberingPlan | None = None,
 ) -> ToolMessage:
-    """Return a tool result with numbers on its sources, which an append of it then finds and keeps.
+    """Return a tool result with numbers for its sources, which an append of the result then finds and keeps.
 
-    The numbers are in the content, and with the sources: in the artifact that holds them, or in JSON content. Sources
-    that are found elsewhere become the artifact, ``{"sources": [...], "artifact": artifact}`` if there is one.
+    The numbers are written into the content and into the sources, in the artifact or in JSON content. If the numbers
+    could not be found there again, the sources become the artifact; an earlier artifact is kept in
+    ``{"sources": [...], "artifact": artifact}``.
     """
     numbers, _ = given
     plan = plan or plan_numbers(message.content, found.items)
@@ -230,7 +232,7 @@ def with_numbers(
     ]
     if found.rebuild is not None:
         changed = changed.model_copy(update={"artifact": found.rebuild(items)})
-    # Sources of other formats, such as texts among blank ones, are not found again where they were.
+    # In some formats, such as texts among blank ones, numbered sources are not found again.
     again = sources_in(changed, {})
     if [source.kept_id for source in again.items] == list(numbers):
         return changed
@@ -240,8 +242,8 @@ def with_numbers(
     return changed.model_copy(update={"artifact": artifact})
 
 
-def with_rendered(message: ToolMessage, found: FoundSources, given: Given) -> ToolMessage:
-    """`with_numbers`, with sources that the model is to see whole: below a content that does not show all of them."""
+def with_rendered(message: ToolMessage, found: FoundSources, given: SourceNumbers) -> ToolMessage:
+    """Return the result of `with_numbers`; if its content does not show every source, append all sources in full."""
     plan = plan_numbers(message.content, found.items)
     numbered = with_numbers(message, found, given, plan=plan)
     if plan.is_shown:
@@ -255,10 +257,10 @@ def with_rendered(message: ToolMessage, found: FoundSources, given: Given) -> To
 
 
 def numbers_shown(content: Any, sources: Sequence[Source]) -> dict[int, int]:
-    r"""Return the source ids by the numbers that a result's tool gave them, if these were taken, and by its own marks.
+    r"""Return the source ids by the other numbers that a result shows for them: replaced numbers, and its own marks.
 
-    An imported result still counts from 1, as its tool wrote it, and so do the citations of its answer. Passages that a
-    result without sources counts are `NO_SOURCE`.
+    The content of an imported result still counts from 1, and so do the citations of its answer. If a result without
+    sources counts passages, their numbers map to `NO_SOURCE`.
 
     >>> sources = [Source(source_id=n, title="", content=text) for n, text in ((8, "Seals sleep."), (9, "Orcas sing."))]
     >>> numbers_shown("[1] Seals sleep.\n[2] Orcas sing.", sources)
@@ -288,7 +290,7 @@ def _shows_numbers(content: Any, sources: Sequence[Source]) -> bool:
 
 
 def _lines(content: Any) -> str:
-    """Return the texts of a content, each on lines of its own, and so those of a list in JSON."""
+    """Return the texts of a content, each on separate lines; a JSON list counts as its texts."""
     texts: list[str] = []
     for part in _parts_of(content):
         parsed = parse_json(part.text)
@@ -298,15 +300,15 @@ def _lines(content: Any) -> str:
 
 
 def sources_in(message: ToolMessage, extractors: Mapping[str, SourceExtractor]) -> FoundSources:
-    """Return the sources that an append of a tool result would find; those of a failed call are none."""
+    """Return the sources that an append of a tool result would find; a failed call has no sources."""
     if message.status == "error":
         return FoundSources()
     parsed = parse_json(message.content) if isinstance(message.content, str) else None
     return extract_sources(message, parsed, extractors)
 
 
-def sources_of(found: Sequence[FoundSource], given: Given) -> list[Source]:
-    """Return sources with the numbers that they were given."""
+def sources_of(found: Sequence[FoundSource], given: SourceNumbers) -> list[Source]:
+    """Return the sources with their numbers, as values of the API."""
     sources = list[Source]()
     for item, number, earlier in zip(found, *given, strict=True):
         title, url, metadata = item.label()
@@ -323,24 +325,26 @@ def sources_of(found: Sequence[FoundSource], given: Given) -> list[Source]:
     return sources
 
 
-def _parts_of(content: Any) -> Iterator[_Part]:
-    """Yield the texts of a content that may be changed; a text that is cited by positions must stay."""
+def _parts_of(content: Any) -> Iterator[_TextPart]:
+    """Yield the texts of a content that may be changed; a text with citations by position must not be changed."""
     if isinstance(content, str):
-        yield _Part(0, "", content)
+        yield _TextPart(0, "", content)
         return
     for index, block in enumerate(content):
         if isinstance(block, str):
-            yield _Part(index, "", block)
+            yield _TextPart(index, "", block)
         elif block_type(block) == "search_result" and is_text(block.get("title")):
-            yield _Part(index, "title", block["title"])
+            yield _TextPart(index, "title", block["title"])
         elif block_type(block) in _TEXT_BLOCKS and is_text(block.get("text")):
             is_cited = block.get("annotations") or block.get("citations")
             if not is_cited:
-                yield _Part(index, "text", block["text"])
+                yield _TextPart(index, "text", block["text"])
 
 
-def _title_spots(content: Any, parts: Sequence[_Part], found: Sequence[FoundSource]) -> list[_Spot]:
-    """Return the beginnings of the titles of ``search_result`` blocks, if these are the sources."""
+def _title_spots(
+    content: Any, parts: Sequence[_TextPart], found: Sequence[FoundSource]
+) -> list[_Spot]:
+    """Return the beginnings of the titles of ``search_result`` blocks, if the blocks are the sources."""
     titles = [number for number, part in enumerate(parts) if part.key == "title"]
     if not titles or len(titles) != len(found):
         return []
@@ -351,8 +355,8 @@ def _title_spots(content: Any, parts: Sequence[_Part], found: Sequence[FoundSour
     return [_Spot(part, 0, 0, _INSERTED, source) for source, part in enumerate(titles)]
 
 
-def _json_spots(parts: Sequence[_Part], found: Sequence[FoundSource]) -> list[_Spot]:
-    """Return the beginnings of the items in JSON, if these are the sources."""
+def _json_spots(parts: Sequence[_TextPart], found: Sequence[FoundSource]) -> list[_Spot]:
+    """Return the beginnings of the items in JSON, if the items are the sources."""
     parsed = _parsed(parts)
     shown = sources_in_json([value.value for value in parsed.values()]) if parsed else ()
     if len(shown) != len(found) or not all(map(_is_same, shown, found)):
@@ -366,8 +370,8 @@ def _json_spots(parts: Sequence[_Part], found: Sequence[FoundSource]) -> list[_S
     return spots if len(places) == len(found) else []
 
 
-def _parsed(parts: Sequence[_Part]) -> dict[int, _ParsedJson]:
-    """Return the values of those parts that are JSON, by their positions."""
+def _parsed(parts: Sequence[_TextPart]) -> dict[int, _ParsedJson]:
+    """Return the parsed values of the parts that are JSON, by the index of the part."""
     parsed = {}
     for number, part in enumerate(parts):
         value = None if part.key == "title" else _parse_with_openings(part.text)
@@ -377,9 +381,9 @@ def _parsed(parts: Sequence[_Part]) -> dict[int, _ParsedJson]:
 
 
 def _spot_of_item(
-    source: int, item: FoundSource, parts: Sequence[_Part], parsed: Mapping[int, _ParsedJson]
+    source: int, item: FoundSource, parts: Sequence[_TextPart], parsed: Mapping[int, _ParsedJson]
 ) -> _Spot | None:
-    """Return where the number of an item is written: in its ``source_id``, else after its brace."""
+    """Return the position for the number of an item: its ``source_id``, else after its brace."""
     fields = _object_of(item)
     part = next((each for each, value in parsed.items() if id(fields) in value.openings), None)
     if not fields or part is None:
@@ -394,7 +398,7 @@ def _spot_of_item(
 
 
 def _object_of(item: FoundSource) -> dict[str, Any] | None:
-    """Return the object of an item in JSON: itself, or the one in a pair of text and metadata, or of score."""
+    """Return the JSON object of an item: the item itself, or the only object in a pair with a text or a score."""
     raw = item.item if item.origin is None else item.origin
     if type(raw) is dict:
         return raw
@@ -411,13 +415,15 @@ def _is_same(shown: FoundSource, found: FoundSource) -> bool:
 
 
 def _is_shown(text: str, found: FoundSource) -> bool:
-    """Return True if a text is that of a source, or a part of it."""
+    """Return True if a text is the text of a source, or a part of it."""
     head = text.strip()[:HEAD_CHARACTERS].rstrip()
     return text == found.text or (bool(head) and head in found.text)
 
 
-def _text_spots(parts: Sequence[_Part], found: Sequence[FoundSource]) -> tuple[list[_Spot], bool]:
-    """Return where numbers stand in texts, and True if they replace the tool's own marks."""
+def _text_spots(
+    parts: Sequence[_TextPart], found: Sequence[FoundSource]
+) -> tuple[list[_Spot], bool]:
+    """Return the positions for numbers in texts, and True if they replace the tool's own marks."""
     starts = []
     length = 0
     for part in parts:
@@ -448,7 +454,7 @@ def _spliced(text: str, spots: Sequence[_Spot], sources: Sequence[Source]) -> st
     return "".join([*pieces, text[end:]])
 
 
-def _with_texts(content: Any, texts: Mapping[_Part, str]) -> Any:
+def _with_texts(content: Any, texts: Mapping[_TextPart, str]) -> Any:
     if isinstance(content, str):
         [written] = texts.values()
         return written

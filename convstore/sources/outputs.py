@@ -1,7 +1,7 @@
-"""Find the results in what a tool returned to an agent, and put others in their place.
+"""Find the results in the output of a tool, and replace them.
 
-A tool returns a message, a list, or a command of LangGraph, which is not imported here. A tool that returns a list of
-sources as its content is made to return it as the artifact, until the content is written with numbers.
+A tool returns a message, a list, or a command of LangGraph, which is not imported here. If a tool returns a list of
+sources as its content, a wrapper makes the list the artifact, until the content is written with numbers.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from langchain_core.messages import BaseMessage, ToolMessage
 
 
 class ReturnedSources(list[Any]):
-    """A list of sources that a tool returned as its content, as the artifact of a result with an empty content."""
+    """A list of sources that a tool returned as its content; it is the artifact of a result with an empty content."""
 
 
 def returned_list(message: ToolMessage) -> ToolMessage | None:
-    """Return a result whose tool returned a list of sources with a plain list as artifact; None for any other."""
+    """Return a result with `ReturnedSources` with a plain list as artifact; None for any other result."""
     if not isinstance(message.artifact, ReturnedSources):
         return None
     return message.model_copy(update={"artifact": list(message.artifact)})
@@ -52,7 +52,7 @@ def results_in(output: Any) -> list[ToolMessage]:
 
 
 def with_results(output: Any, changed: Mapping[int, BaseMessage]) -> Any:
-    """Return a tool's output with other results, by the id of the object that each replaces."""
+    """Return a tool's output with replaced results; `changed` has them by the id of the replaced object."""
     if not changed:
         return output
     return with_messages(output, lambda message, _: changed.get(id(message), message))

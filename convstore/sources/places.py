@@ -1,7 +1,7 @@
 """Store each source of a tool result after the message's own parts, and read it from there.
 
-A source is stored as its text, as it is, then its item without the text. So a page of it is a range of the payload,
-whatever form the tool gave it. Most of these characters repeat the result, and compress to little.
+A source is stored as its plain text, followed by its item without the text. So a page of a source is a range of the
+payload, independent of the tool's format. Most of these characters repeat the result, and compress well.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from convstore.sources.source import FoundSource, source_in
 
 
 class SourcePlace(NamedTuple):
-    """The place of a source, in characters of the payload or of the piece that its entry holds.
+    """The position of a source, in characters of the payload or of the piece in its entry.
 
     Attributes:
         start: Start of the text.
@@ -42,9 +42,9 @@ class SourcePlace(NamedTuple):
 def store_sources(
     found: Sequence[FoundSource], payload: str, codec: Codec, omitted: list[str] | None
 ) -> tuple[str, list[tuple[SourcePlace, str]]]:
-    """Return the payload of a result with its sources; and the place of each, with its piece if the entry holds it.
+    """Return the payload of a result with its sources, and for each source its position and its piece.
 
-    The entry holds small sources of a result without a payload.
+    The piece is empty for a source in the payload. Small sources of a result without a payload are stored in the entry.
     """
     items = codec.encode_each([source.with_text("") for source in found], omitted=omitted)
     texts = [source.text for source in found]
@@ -62,7 +62,7 @@ def store_sources(
 
 
 def _held(text: str, item: str) -> tuple[SourcePlace, str]:
-    """Return the piece of a source that its entry holds, and its place in that."""
+    """Return the position and the piece of a source that is stored in the entry."""
     return _place(0, text, item), text + item
 
 
@@ -72,11 +72,11 @@ def _place(start: int, text: str, item: str) -> SourcePlace:
 
 
 def read_item(codec: Codec, item: str) -> FoundSource | None:
-    """Return the source in a stored item, without its text; ValueError if the item is damaged."""
+    """Return the source in a stored item, without its text; raise a ValueError if the item is damaged."""
     value = codec.decode(item)
     return FoundSource(value, value, {}) if is_text(value) else source_in(value)
 
 
-def read_text(place: SourcePlace, held: str) -> str:
-    """Return the text of a source from the text that its place refers to; its item if it has none."""
-    return held[place.start : place.middle] or held[place.middle : place.end]
+def read_text(place: SourcePlace, stored: str) -> str:
+    """Return the text of a source from its payload or piece; if it has no text, its encoded item."""
+    return stored[place.start : place.middle] or stored[place.middle : place.end]

@@ -1,12 +1,12 @@
-r"""Find where the sources of a tool result stand in the text that the tool wrote, and the marks that count them.
+r"""Find the sources of a tool result in the text that the tool wrote, and the marks with which the tool counts them.
 
 A source is found by its text, by the beginning of its text, or by a paragraph from its middle; else by its title, its
-address or its file name. Sources are found in their order, so a passage that repeats another one is not taken for it.
-The search is limited to a multiple of the length of all texts: beyond it a source counts as not found.
+address or its file name. Sources are found in their order, so that repeated passages are matched correctly. The search
+is limited to a multiple of the length of all texts; beyond it a source counts as not found.
 
-A tool counts its sources by ``[1]``, ``(1)``, ``1.``, ``Source 1`` or ``<doc id="1">``. These are its marks only if one
-begins the first line of every item and they count from 0 or 1 without a gap. A list ``1.`` in a passage is not one of
-them, and neither is a footnote ``[2]``.
+A tool counts its sources with ``[1]``, ``(1)``, ``1.``, ``Source 1`` or ``<doc id="1">``. These are marks only if one
+begins the first line of every item and they count from 0 or 1 without a gap. So a list ``1.`` or a footnote ``[2]`` in
+a passage is not a mark.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from convstore.sources.naming import own_names
 from convstore.sources.source import FoundSource
 
 HEAD_CHARACTERS = 80
-"""A text is recognised by its first characters, because many tools show snippets."""
+"""Number of characters by which a text is recognised, because many tools show only its beginning."""
 
 _KEY_CHARACTERS = 16
 _PARAGRAPH_CHARACTERS = 40
 _NAME_CHARACTERS = 4
-"""A shorter title may occur in a text by chance."""
+"""Minimum length of a title to search for, because a shorter one may occur by chance."""
 _MAX_CANDIDATES = 16
 _HALF_LINE = 40
-"""Characters between an index and the beginning of its line at which it still counts as the beginning."""
+"""Maximum characters before an index that still counts as the beginning of its line."""
 _SCANS = 64
 """Limit of the search, in scans of all texts."""
 
@@ -49,13 +49,13 @@ _SIGNS = string.punctuation + string.whitespace + string.digits
 _MARK = re.compile(r"^[\[(]?\d{1,4}[\]).:][ \t]+")
 
 
-class Place(NamedTuple):
-    """The place of a source in a text.
+class TextMatch(NamedTuple):
+    """A match of a source in a text.
 
     Attributes:
         at: Index at which a number can be inserted.
-        start: Start of the characters by which the source was found.
-        end: End of these characters.
+        start: Start of the matching characters.
+        end: End of the matching characters.
     """
 
     at: int
@@ -64,7 +64,7 @@ class Place(NamedTuple):
 
 
 class Shield:
-    """The parts of a text in which no number is written: code, links, tags and quotations."""
+    """The parts of a text in which numbers must not be inserted: code, links, tags and quotations."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -88,16 +88,16 @@ class Shield:
         return span is not None and self._text[span[0]] in "`~ "
 
     def outside(self, index: int) -> int | None:
-        """Return where a number is inserted for a text at `index`; None if that would be inside of a shielded part.
+        """Return the index at which the number of a text at `index` is inserted; None inside a shielded part.
 
-        A text that begins with a quotation or a link gets its number before it.
+        If a text begins with a quotation or a link, the number is inserted before that.
         """
         span = self.span_around(index)
         if span is None:
             return index
         start, _, is_block = span
         has_words = any(sign.isalnum() for sign in self._text[start:index])
-        if is_block or has_words or not begins(self._text, start):
+        if is_block or has_words or not is_at_line_start(self._text, start):
             return None
         return start
 
@@ -113,7 +113,7 @@ def _shielded(text: str) -> Iterator[tuple[int, int, bool]]:
 
 
 def _blocks_of_code(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each block between fences; one that is not closed is no block."""
+    """Yield start and end of each block between two fences; an open fence at the end is ignored."""
     opened: re.Match[str] | None = None
     for fence in _FENCE.finditer(text):
         if opened is None:
@@ -123,10 +123,10 @@ def _blocks_of_code(text: str) -> Iterator[tuple[int, int]]:
             opened = None
 
 
-def begins(text: str, index: int) -> bool:
-    """Return True if only signs and digits stand between an index and the start of its line or element.
+def is_at_line_start(text: str, index: int) -> bool:
+    """Return True if only signs and digits precede an index in its line or element.
 
-    >>> [begins("- [1] Seals sleep.", index) for index in (6, 12)]
+    >>> [is_at_line_start("- [1] Seals sleep.", index) for index in (6, 12)]
     [True, False]
     """
     line = text[max(0, index - _HALF_LINE) : index]
@@ -135,8 +135,10 @@ def begins(text: str, index: int) -> bool:
     return is_known and not any(sign.isalpha() for sign in line[start:])
 
 
-def find_places(text: str, sources: Sequence[FoundSource], shield: Shield) -> list[Place] | None:
-    r"""Return the place of each source in a text, in order; None if one has no place of its own.
+def find_places(
+    text: str, sources: Sequence[FoundSource], shield: Shield
+) -> list[TextMatch] | None:
+    r"""Return the match of each source in a text, in order; None unless every source has its own match.
 
     >>> text = "Seals\nThey sleep on land.\n\nOrcas\nThey never sleep."
     >>> sources = [FoundSource(None, "They sleep on land.", {}), FoundSource(None, "", {"title": "Orcas"})]
@@ -145,7 +147,7 @@ def find_places(text: str, sources: Sequence[FoundSource], shield: Shield) -> li
     """
     if not text.strip():
         return None
-    search = _Search(text, sources, shield)
+    search = _MatchFinder(text, sources, shield)
     search.find_texts()
     search.find_paragraphs()
     search.find_names()
@@ -155,11 +157,11 @@ def find_places(text: str, sources: Sequence[FoundSource], shield: Shield) -> li
     return places if is_whole and len(set(indexes)) == len(indexes) else None
 
 
-class _Search:
-    """Finds one source after the other, within a limit of characters to look at."""
+class _MatchFinder:
+    """Finds the sources in a text, within a limit of compared characters."""
 
     def __init__(self, text: str, sources: Sequence[FoundSource], shield: Shield) -> None:
-        self.places: list[Place | None] = [None] * len(sources)
+        self.places: list[TextMatch | None] = [None] * len(sources)
         self._text = text
         self._sources = sources
         self._shield = shield
@@ -167,7 +169,7 @@ class _Search:
         self._beginnings = self._indexed()
 
     def find_texts(self) -> None:
-        """Find each text, whole or by its beginning, after the one before it."""
+        """Find each text, completely or by its beginning, after the previous one."""
         start = 0
         for index, source in enumerate(self._sources):
             place = self._place_of_text(source.text.strip(), start)
@@ -176,7 +178,7 @@ class _Search:
                 start = place.end
 
     def find_paragraphs(self) -> None:
-        """Find a paragraph of each source that is still missing, between its neighbours."""
+        """Find a paragraph of each source that is not found yet, between its neighbours."""
         if None not in self.places:
             return
         paragraphs = list(self._paragraphs())
@@ -189,7 +191,7 @@ class _Search:
             self.places[index] = self._place_of_paragraph(text, between)
 
     def find_names(self) -> None:
-        """Find a name of each source that is still missing, between its neighbours."""
+        """Find a name of each source that is not found yet, between its neighbours."""
         for index, low, high in self._missing():
             for name in own_names(self._sources[index].fields):
                 place = self._place_of_name(name.strip(), low, high)
@@ -198,7 +200,7 @@ class _Search:
                     break
 
     def _missing(self) -> Iterator[tuple[int, int, int]]:
-        """Yield each source without a place, and the range of the text between its neighbours' places."""
+        """Yield the index of each source that is not found yet, and the range of the text between its neighbours."""
         ends = [len(self._text)]
         for place in reversed(self.places):
             ends.append(ends[-1] if place is None else place.start)
@@ -219,25 +221,25 @@ class _Search:
                 found[self._text[index : index + _KEY_CHARACTERS]].append(index)
         return found
 
-    def _place_of_text(self, text: str, start: int) -> Place | None:
+    def _place_of_text(self, text: str, start: int) -> TextMatch | None:
         head = text[:HEAD_CHARACTERS].rstrip()
         if not head:
             return None
-        best: Place | None = None
+        best: TextMatch | None = None
         for index in self._candidates(head, start):
             at = self._shield.outside(index)
             if at is None or at < start:
                 continue
             if self._text.startswith(text, index):
-                return Place(at, index, index + len(text))
-            # Signs and digits after a snippet may be those of the next mark, which its source continues with by chance.
+                return TextMatch(at, index, index + len(text))
+            # Signs and digits at the end may belong to the next mark, and equal the text of the source by chance.
             beginnings = [text, self._text[index : index + len(text)]]
             common = commonprefix(beginnings)  # noqa: RUF071 - of texts
-            best = best or Place(at, index, index + len(common.rstrip(_SIGNS)))
+            best = best or TextMatch(at, index, index + len(common.rstrip(_SIGNS)))
         return best
 
     def _candidates(self, head: str, start: int) -> Iterator[int]:
-        """Yield where a text may begin: at the beginning of a line or an element first, then anywhere."""
+        """Yield indexes at which a text may begin: beginnings of lines or elements; if none matches, any others."""
         known = self._beginnings.get(head[:_KEY_CHARACTERS], [])
         first = bisect_left(known, start)
         is_known = False
@@ -273,27 +275,29 @@ class _Search:
                 yield index, words
             start += len(line) + 1
 
-    def _place_of_paragraph(self, text: str, paragraphs: Sequence[tuple[int, str]]) -> Place | None:
+    def _place_of_paragraph(
+        self, text: str, paragraphs: Sequence[tuple[int, str]]
+    ) -> TextMatch | None:
         for index, words in paragraphs:
             if self._budget <= 0:
                 return None
             self._budget -= len(text)
             at = self._shield.outside(index) if words in text else None
             if at is not None:
-                return Place(at, index, index + len(words))
+                return TextMatch(at, index, index + len(words))
         return None
 
-    def _place_of_name(self, name: str, low: int, high: int) -> Place | None:
-        """Return the place of a name that stands once in a range, at the beginning of a line or an element."""
+    def _place_of_name(self, name: str, low: int, high: int) -> TextMatch | None:
+        """Return the match of a name that occurs once in a range, at the beginning of a line or an element."""
         if len(name) < _NAME_CHARACTERS:
             return None
         index = self._find(name, low, high)
-        if index < 0 or not begins(self._text, index):
+        if index < 0 or not is_at_line_start(self._text, index):
             return None
         if self._find(name, index + 1, high) >= 0 or self._budget <= 0:
             return None
         at = self._shield.outside(index)
-        return None if at is None or at < low else Place(at, index, index + len(name))
+        return None if at is None or at < low else TextMatch(at, index, index + len(name))
 
 
 _START = r"(?:^|(?<=>)(?!>))[ \t>*#_•-]{0,20}"
@@ -315,12 +319,12 @@ _USES = {
     _KINDS[2]: re.compile(rf"\b{_WORD}[ _]?#?{_NUMBER}\b(?!\.\d)"),
     _KINDS[3]: re.compile(rf"\({_NUMBER}\)"),
 }
-"""How the kinds of marks are used elsewhere in a text. ``1.`` is left alone there, because it may begin any list."""
+"""Forms of the marks elsewhere in a text. ``1.`` is not one of them, because it may begin any list."""
 
 _LINES = 8
-"""Maximum number of line breaks between a mark and the place of its source."""
+"""Maximum number of line breaks between a mark and its source."""
 _CONTEXT = 12
-"""A use that stands in a source's text with these characters before it is the source's."""
+"""Number of characters before a mark; if they and the mark are in a source's text, the mark belongs to that text."""
 _MAX_COMPARED = 50_000_000
 
 
@@ -333,9 +337,9 @@ class Digits(NamedTuple):
 
 
 def own_marks(
-    text: str, sources: Sequence[FoundSource], places: Sequence[Place], shield: Shield
+    text: str, sources: Sequence[FoundSource], places: Sequence[TextMatch], shield: Shield
 ) -> list[Digits]:
-    r"""Return the digits of a tool's own marks, in order; none if its text has no such marks.
+    r"""Return the digits of a tool's own marks, in order; empty if its text has no such marks.
 
     >>> text = "Best: [2]\n[1] Seals sleep.\n[2] Orcas sing [1].\n"
     >>> sources = [FoundSource(None, "Seals sleep.", {}), FoundSource(None, "Orcas sing [1].", {})]
@@ -387,8 +391,8 @@ def _counts(numbers: Sequence[int]) -> bool:
     return first < 2 and list(numbers) == list(range(first, first + len(numbers)))
 
 
-def _gaps(places: Sequence[Place]) -> list[tuple[int, int]]:
-    """Return for each source the part of the text between the one before and it."""
+def _gaps(places: Sequence[TextMatch]) -> list[tuple[int, int]]:
+    """Return for each source the range of the text between the previous source and this one."""
     ends = [0, *(place.end for place in places)]
     return [(end, place.start) for end, place in zip(ends, places, strict=False)]
 
@@ -396,7 +400,7 @@ def _gaps(places: Sequence[Place]) -> list[tuple[int, int]]:
 def _counting(
     text: str, found: Sequence[re.Match[str]], gaps: Sequence[tuple[int, int]], first: int
 ) -> list[Digits]:
-    """Return the mark of each source if all of them have one that counts from `first`; else none."""
+    """Return the mark of each source, counted from `first`; empty unless every source has one."""
     starts = [mark.start() for mark in found]
     marks = []
     for index, (low, high) in enumerate(gaps):
@@ -431,7 +435,7 @@ def _other_uses(
     sources: Sequence[FoundSource],
     first: int,
 ) -> Iterator[Digits]:
-    """Yield where the tool uses its marks elsewhere: in its `own` parts of the text, around the sources."""
+    """Yield further uses of the marks in the tool's `own` parts of the text, around the sources."""
     budget = _MAX_COMPARED
     texts = ["", *(source.text for source in sources), ""]
     for (low, high), before, after in zip(own, texts, texts[1:], strict=False):

@@ -1,4 +1,4 @@
-"""Write what a model reads about sources: the paragraph of its system prompt, and sources with their numbers.
+"""Write texts about sources for a model: the paragraph of its system prompt, and sources with their numbers.
 
 An application puts the paragraph into the system prompt of its agent; the LangChain middleware does so itself.
 """
@@ -42,11 +42,11 @@ SOURCES_PROMPT = sources_prompt()
 """`sources_prompt` for the tool under its own name; put it into the agent's system prompt."""
 
 RenderSources = Callable[[list[Source]], str]
-"""Writes the sources that a model gets to see."""
+"""Writes sources as a text for a model."""
 
 
 def render_sources(sources: list[Source]) -> str:
-    """Sources as a model reads them: number, title and address in one line, the text below.
+    """Write sources as a text for a model: number, title and address in one line, the text below.
 
     >>> print(render_sources([Source(source_id=4, title="Seals", content="Seals sleep.", earlier_id=1)]))
     [4] Seals, already shown as [1]
@@ -66,7 +66,7 @@ def heading_of(source: Source) -> str:
 
 
 _LINE_TOKENS = 28
-"""Two less than the maximum, for rounding."""
+"""Maximum tokens of a line, minus two because of rounding."""
 
 
 def heading_line(source: Source) -> str:

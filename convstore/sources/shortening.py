@@ -1,7 +1,7 @@
 """Shorten messages for views: stubs, placeholders for media, beginning and end of long texts.
 
-Each function depends only on the message and its arguments, so a view shows the same bytes every time, no matter where
-the parts of a message are stored.
+Each function depends only on the message and its arguments, so a view shows the same bytes every time, independent of
+where the parts of a message are stored.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SHORTENED = ("human", "ai")
 """Types of messages whose long texts a policy shortens."""
 
 Arguments = Literal["kept", "texts", "whole"]
-"""How call arguments are shortened: not, each text in them, or all of a call's as one text."""
+"""How call arguments are shortened: not at all, each text in them, or all arguments of a call as one text."""
 
 _UNCUT = ("additional_kwargs", "invalid_tool_calls")
-"""Fields that views of finished turns show whole."""
+"""Fields that views of finished turns show in full."""
 
 _WITH_MEDIA = ("system", "tool")
 _OF_IMAGE = re.compile(r"\[image\b.{0,400}, [\d,]+ bytes; left out to save context, call ")
@@ -48,22 +48,22 @@ def placeholder(about: str, message_id: str) -> str:
     )
 
 
-def stands_for_image(text: str) -> bool:
-    """Return True for the placeholder of an image that the log holds.
+def is_image_placeholder(text: str) -> bool:
+    """Return True for the placeholder of an image.
 
-    >>> stands_for_image("[image, image/png, 3 bytes; left out to save context, call x")
+    >>> is_image_placeholder("[image, image/png, 3 bytes; left out to save context, call x")
     True
     """
     return bool(_OF_IMAGE.match(text))
 
 
 def with_stub(message: BaseMessage, stub: str) -> BaseMessage:
-    """Replace the content of a tool message by its stub, or add its suffix; remove the artifact, in place."""
+    """Replace the content of a tool message by its stub, or append a suffix; remove the artifact; in place."""
     values: Any = message.__dict__
     values["artifact"] = None
     if not stub.startswith("\n"):
         values["content"] = stub
-    elif isinstance(content := values["content"], str):  # it is a suffix
+    elif isinstance(content := values["content"], str):  # the stub is a suffix
         values["content"] = content + stub
     else:
         values["content"] = [*content, {"type": "text", "text": stub}]
@@ -73,9 +73,8 @@ def with_stub(message: BaseMessage, stub: str) -> BaseMessage:
 def without_media(message: BaseMessage, *, everywhere: bool = False, keep: int = 0) -> BaseMessage:
     """Return a message with placeholders for images, audio and files; the same object if it has none.
 
-    The newest `keep` of them stay.
-
-    System messages and tool results are unchanged unless `everywhere` is set, because results have a stub or are small.
+    The last `keep` of them are kept. System messages and tool results are unchanged unless `everywhere` is set, because
+    results have a stub or are small.
 
     >>> from langchain_core.messages import HumanMessage
     >>> without_media(HumanMessage([{"type": "image", "base64": "QUJD"}], id="m7")).content[0]["text"][:15]
@@ -95,8 +94,8 @@ def without_media(message: BaseMessage, *, everywhere: bool = False, keep: int =
 def shorten_text(text: str | PayloadRange, tokens: int, message_id: str) -> str:
     """Cut a text longer than `tokens` to its beginning and end, between words, with the message id in the middle.
 
-    A token means four characters of English text (see `tokens.weight`), independent of the store's counter, so that
-    equal arguments give equal bytes everywhere. A shorter text is returned unchanged.
+    A token is estimated as four characters of English text (see `tokens.weight`), independent of the store's counter,
+    so that equal arguments give equal bytes everywhere. A shorter text is returned unchanged.
 
     >>> print(shorten_text("one two three four five" + ", one two three four five" * 20, 10, "m7"))
     one two three four
@@ -156,9 +155,9 @@ def with_short_texts(
 
 
 def text_lengths(message: BaseMessage) -> tuple[list[int], int]:
-    """Return the lengths of the texts that `with_short_texts` may cut, call arguments too, and that of unread others.
+    """Return the lengths of the texts that `with_short_texts` may cut, and the length of other parts not read.
 
-    Call arguments in the payload are one text.
+    Call arguments are included; arguments in the payload count as one text.
 
     >>> text_lengths(AIMessage("four", tool_calls=[{"name": "f", "args": {"q": "of", "n": [1, "x"]}, "id": "c"}]))
     ([4, 2, 1], 0)
@@ -176,7 +175,7 @@ def text_lengths(message: BaseMessage) -> tuple[list[int], int]:
 
 
 def _inputs_of(content: Any) -> list[Any]:
-    """Return the arguments of the calls that Anthropic's blocks of a content hold."""
+    """Return the arguments of the calls in a content's blocks of Anthropic's format."""
     if type(content) is not list:
         return []
     blocks = [block for block in content if type(block) is dict]
@@ -192,7 +191,7 @@ def _unread(value: Any) -> Iterator[PayloadRange]:
 
 
 def lengths_without_arguments(content: Any) -> list[int]:
-    """Return the lengths of the texts that `with_short_texts` may cut in a content alone, whether read or not.
+    """Return the lengths of the texts that `with_short_texts` may cut in a content, including texts not read.
 
     >>> lengths_without_arguments(["four", {"type": "text", "text": "two"}, {"type": "tool_use", "input": {"q": "of"}}])
     [4, 3]
@@ -206,7 +205,7 @@ def lengths_without_arguments(content: Any) -> list[int]:
 
 
 def _cut_text(block: dict[str, Any]) -> Any:
-    """Return the text of a block that `_block` may cut."""
+    """Return the text of a block that may be cut, see `_block`."""
     source = block.get("source")
     data = source.get("data") if type(source) is dict and source.get("type") == "text" else None
     return block.get("text", data)
@@ -223,7 +222,7 @@ def _lengths(value: Any) -> Iterator[int]:
 
 
 def needs_edges_only(tokens: int | None) -> bool:
-    """Return True if texts shortened to `tokens` show no more than the edges kept in bodies."""
+    """Return True if texts shortened to `tokens` need no more than the beginning and end that bodies keep."""
     return tokens is not None and tokens * CHARACTERS_PER_TOKEN // 2 <= EDGE_CHARACTERS
 
 
@@ -260,7 +259,7 @@ def _block(block: Any, shorten: Callable[[Any], Any], arguments: Arguments) -> A
 
 
 def _short_arguments(value: Any, shorten: Callable[[Any], Any], arguments: Arguments) -> Any:
-    """Return call arguments with each of their texts shortened, or with all of them as one short text."""
+    """Return call arguments with each text shortened, or with all arguments as one shortened text."""
     if arguments == "texts" or type(value) is not dict:
         return _leaves(value, shorten)
     text = text_of(value)
@@ -277,10 +276,10 @@ def _leaves(value: Any, shorten: Callable[[Any], Any], depth: int = 0) -> Any:
 
 
 def leave_out(message: BaseMessage) -> BaseMessage:
-    """Replace the parts of a decoded message whose payload was not read by placeholders, in place.
+    """Replace the parts of a decoded message whose payload was not read by placeholders. Changes the message.
 
-    A text becomes a short text, a content block a short text block; other parts are removed. Request and result of a
-    tool that the provider ran are removed together, because providers reject one without the other.
+    A text is replaced by a placeholder, a content block by a text block; other parts are removed. Request and result of
+    a tool that the provider ran are removed together, because providers reject one without the other.
     """
     values: Any = message.__dict__
     values["content"] = _content_without_parts(values["content"], message)

@@ -1,6 +1,6 @@
 """Represent a source, which is one retrieved item of a tool result, and read and write ranges of source ids.
 
-An item is a ``Document``, a ``(text, metadata)`` pair, a dict or a bare text. `sources.detection` finds the items in a
+An item is a ``Document``, a ``(text, metadata)`` pair, a dict or a plain text. `sources.detection` finds the items in a
 tool result.
 """
 
@@ -19,7 +19,7 @@ from convstore.messages.values import Codec, DocumentFields, is_text
 from convstore.sources.naming import URL_KEYS, name_of
 
 MAX_SOURCES = 1_000
-"""Maximum number of sources in one result; a longer list is data, such as the rows of a table."""
+"""Maximum number of sources in one result; a longer list counts as data, such as the rows of a table."""
 
 TEXT_DIGEST_BYTES = 8
 """Length of a source's digest; sufficient to distinguish the sources of one conversation."""
@@ -27,13 +27,14 @@ TEXT_DIGEST_BYTES = 8
 _LABEL_CHARACTERS = 150
 _TITLE_CHARACTERS = 200
 URL_CHARACTERS = 500
-"""Maximum length of an address that an entry holds; a longer one is cut."""
+"""Maximum length of an address in an entry; a longer one is cut."""
 
 TEXT_KEYS = ("content", "page_content", "text", "snippet", "body")
 """Keys of the text in a dict item, in order of preference."""
 
 _DETAILS = {"metadata": "", "_source": "", "payload": "", "node": "score"}
-"""Keys under which Pinecone, Elasticsearch, Qdrant and LlamaIndex nest the text of a match; and what stands by it."""
+"""Keys under which Pinecone, Elasticsearch, Qdrant and LlamaIndex nest the text of a match, each with a key that the
+match must have, too."""
 
 _PASSAGE_CHARACTERS = 100
 _PASSAGE_WORDS = 10
@@ -42,11 +43,11 @@ _PASSAGE_WORDS = 10
 def retrieved(
     value: Any, *, needs: str = "", inside: str = "", text_key: str = ""
 ) -> FoundSource | None:
-    """Return the source in an item of a list; None if nothing indicates that the item was retrieved.
+    """Return an item of a list as a source; None if the item does not look retrieved.
 
-    A ``Document`` and a ``(text, metadata)`` pair indicate it, and so does a dict with a text, a title, an address, a
-    file id or a source id. A name alone does not, because people and products have names too. The text may also be in
-    the dict `inside` the item, or under `text_key`. With `needs`, it must be a dict with that key.
+    A ``Document`` and a ``(text, metadata)`` pair are sources, and so is a dict with a text, a title, an address, a
+    file id or a source id. A name alone is not enough, because people and products have names, too. The text may also
+    be in the dict under the key `inside`, or under `text_key`. With `needs`, the item must be a dict with that key.
 
     >>> retrieved({"title": "Fares", "rank": 1}).title
     'Fares'
@@ -78,7 +79,7 @@ def _is_named(found: FoundSource) -> bool:
 
 
 def retrieved_text(value: Any) -> FoundSource | None:
-    """Return a bare text as a source; None if it is blank or not a text.
+    """Return a plain text as a source; None if it is blank or not a text.
 
     >>> retrieved_text("Whales sing.").text, retrieved_text(" ")
     ('Whales sing.', None)
@@ -87,14 +88,14 @@ def retrieved_text(value: Any) -> FoundSource | None:
 
 
 def is_passage(text: str) -> bool:
-    """Return True if a text begins like prose, not like a record, a path, a log line or a tag.
+    """Return True if a text begins with prose, not with a record, a path, a log line or a tag.
 
     >>> is_passage("Whales sing their songs to each other. " * 3), is_passage("https://sea.example/" + "a" * 100)
     (True, False)
     """
     beginning = text[: 2 * _PASSAGE_CHARACTERS]
     words = len(beginning.split())
-    # as in Chinese
+    # scripts such as Chinese
     is_without_spaces = len(beginning.encode(errors="replace")) > 2 * len(beginning)
     has_words = words >= _PASSAGE_WORDS or is_without_spaces
     letters = sum(map(str.isalpha, beginning)) + words
@@ -135,9 +136,9 @@ def plain_item(
     url: Sequence[str] = (),
     without: Collection[str] = (),
 ) -> dict[Any, Any]:
-    """Return a dict item with its text under ``content``, along with its other fields but those `without`.
+    """Return a dict item with its text under ``content`` and all other fields except those in `without`.
 
-    `title` and `url` are further keys that title and address may have.
+    `title` and `url` are further keys under which title and address may be.
 
     >>> plain_item({"source": "https://a", "rank": 1, "title": None}, "text", url=["source"])
     {'content': 'text', 'url': 'https://a', 'rank': 1, 'title': None}
@@ -157,7 +158,7 @@ def plain_item(
 
 
 def first_text(fields: dict[Any, Any], keys: Sequence[str]) -> str:
-    """Return the first of the keys whose value is a text, "" if no key has one.
+    """Return the first of the keys whose value is a text, or "".
 
     >>> first_text({"title": 7, "name": "N"}, ["title", "name"])
     'name'
@@ -190,7 +191,7 @@ class FoundSource(NamedTuple):
         text: The text to read and cite; "" if the item has no text.
         fields: All other fields that the tool gave.
         text_key: Key of the text in a dict item.
-        origin: The value of the tool's list that a converted item was made of; None for an item that is the value.
+        origin: The value in the tool's list if the item was converted from it, else None.
     """
 
     item: Any
@@ -201,7 +202,7 @@ class FoundSource(NamedTuple):
 
     @property
     def kept_id(self) -> int | None:
-        """The number that the tool gave it, a positive int under ``source_id``; else None."""
+        """The number that the tool gave, if it is a positive int under ``source_id``; else None."""
         number = self.fields.get("source_id")
         return number if type(number) is int and 0 < number < 2**53 else None
 
@@ -220,7 +221,7 @@ class FoundSource(NamedTuple):
         return title, url, rest
 
     def shown(self) -> tuple[str, str, bool]:
-        """Return the beginnings of its title and its address, and False if it holds more than these in one line."""
+        """Return the beginnings of its title and address, and True if it has no other data and both fit in one line."""
         title, url, metadata = self.label()
         says_more = (
             len(title) + len(url) > _LABEL_CHARACTERS
@@ -231,12 +232,12 @@ class FoundSource(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The title by which it is shown, with file and position; "" without any."""
+        """The title to show, with file and position, or ""."""
         return self.label()[0]
 
     @property
     def url(self) -> str:
-        """Its address, "" without one."""
+        """Its address, or ""."""
         return self.label()[1]
 
     def with_number(self, number: int) -> Any:
@@ -273,9 +274,9 @@ class FoundSources(NamedTuple):
     Attributes:
         items: The sources in the tool's order.
         rebuild: Returns the artifact with its items replaced; None if the sources are not items of the artifact.
-        is_named: True if the place where they were found is that of retrieved sources only: a response of a search
-            service, a list under ``sources``, or an extractor.
-        is_shown: True if they are items of the JSON that the tool wrote as its content.
+        is_named: True if they are certainly sources: from a response of a search service, a list under ``sources``, or
+            an extractor.
+        is_shown: True if they are items of the JSON that is the tool's content.
     """
 
     items: tuple[FoundSource, ...] = ()
@@ -285,7 +286,7 @@ class FoundSources(NamedTuple):
 
 
 def text_digest(text: str) -> bytes:
-    """Return the digest of a source's text: the beginning of its sha256."""
+    """Return the digest of a source's text, the first bytes of its SHA-256."""
     return digest_of(text)[:TEXT_DIGEST_BYTES]
 
 
@@ -344,7 +345,7 @@ def read_ids(text: str) -> list[int]:
     [11, 12, 13, 3]
 
     Raises:
-        ValueError: The text is malformed, or names the same ids by more than `MAX_SOURCES` ranges.
+        ValueError: The text is malformed, or has more than `MAX_SOURCES` ranges of the same ids.
     """
     numbers: dict[int, None] = {}
     parts = dict.fromkeys(filter(None, (part.strip() for part in text.split(","))))

@@ -1,8 +1,8 @@
 """Decide how a view shows a tool result of a finished turn: as its stub, with a suffix, or as it is.
 
-A stub is a short JSON text that replaces the result. A result that is shorter than its stub stays; if it has sources, a
-suffix names its message id and their numbers. Both are made once, when the result is appended, and are the same for
-equal results, ids and names.
+A stub is a short JSON text that replaces the result. A result that is shorter than its stub is shown as it is; if it
+has sources, a suffix with its message id and their numbers is appended. Both are computed once, when the result is
+appended, and depend only on the result, its ids and its names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RETRIEVAL_TOOL = "retrieve_previous_sources"
 """Name of the tool that reads the full content."""
 
 PAGE_TOKENS = 4_000
-"""Size of an answer of it, unless the application chooses another one."""
+"""Default size of one of its answers."""
 
 PREVIEW_CHARACTERS = 200
 
@@ -30,7 +30,7 @@ _NAMED = re.compile(r'source_ids"?: "?([\d, -]+)(?:"\}|\])\Z')
 """The end of a stub or a suffix."""
 
 STUB_MIN_TOKENS = 256
-"""A larger result without sources becomes a stub."""
+"""Size above which a result without sources becomes a stub."""
 
 _write = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -47,7 +47,7 @@ def wants_stub(tokens: int, *, has_sources: bool) -> bool:
 
 
 def named_sources(tool: str, source_ids: Collection[int], read_back: Collection[int]) -> set[int]:
-    """Return the numbers that the stub of a result names: its sources, or those that a page of the tool shows."""
+    """Return the numbers in the stub of a result: its sources, or those on a page of the retrieval tool."""
     return set(read_back if tool == RETRIEVAL_TOOL else source_ids)
 
 
@@ -62,7 +62,7 @@ def stub_of(
 ) -> str | None:
     r"""Return the stub of a tool result, or its suffix; None if views show it as it is.
 
-    A result without sources stays if it is not large. `content` is its text, see `messages.text`.
+    A result without sources is shown as it is unless it is large. `content` is its text, see `messages.text`.
 
     >>> stub_of(tool="search", tool_message_id="m3", content="Found 10 songs.", tokens=4, source_ids=range(11, 21))
     '\n[tool_message_id: m3, source_ids: 11-20]'
@@ -115,7 +115,7 @@ Use retrieve_previous_sources to access full content.", "tool_message_id": "m3",
         stub["source_ids"] = write_ids(source_ids)
     else:
         stub["size"] = len(content)
-        if error is None:  # an error is the beginning of the text, or stands in it
+        if error is None:  # an error is the beginning of the text, or a part of it
             stub["preview"] = content[:PREVIEW_CHARACTERS]
     text = _write(stub)
     if text.isascii():
@@ -135,7 +135,7 @@ def is_stub(text: str, tool_message_id: str | None) -> bool:
 
 
 def stub_sources(text: str) -> list[int]:
-    r"""Return the numbers of the sources that a stub names, or the suffix of a result that stays; none for other texts.
+    r"""Return the numbers of the sources in a stub or in the suffix of a result; empty for other texts.
 
     >>> stub_sources("Found 10 songs.\n[tool_message_id: m3, source_ids: 11-13]"), stub_sources("Found 10 songs.")
     ([11, 12, 13], [])

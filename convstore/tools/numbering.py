@@ -18,7 +18,7 @@ from pydantic import Field
 
 from convstore.exceptions import InvalidInputError
 from convstore.sources.detection import SourceExtractor, find_sources, parse_json
-from convstore.sources.numbering import Given, sources_in, sources_of, with_numbers
+from convstore.sources.numbering import SourceNumbers, sources_in, sources_of, with_numbers
 from convstore.sources.outputs import (
     ReturnedSources,
     results_in,
@@ -32,8 +32,8 @@ from convstore.sources.source import FoundSources
 class Numbering(NamedTuple):
     """Functions that assign numbers to sources, async and sync; and the tools' own extractors."""
 
-    give: Callable[[FoundSources], Awaitable[Given]]
-    give_sync: Callable[[FoundSources], Given]
+    give: Callable[[FoundSources], Awaitable[SourceNumbers]]
+    give_sync: Callable[[FoundSources], SourceNumbers]
     extractors: Mapping[str, SourceExtractor]
 
 
@@ -109,7 +109,9 @@ class _NumberedTool(BaseTool):
             if found.items:
                 yield message, found
 
-    def _numbered(self, message: ToolMessage, found: FoundSources, given: Given) -> ToolMessage:
+    def _numbered(
+        self, message: ToolMessage, found: FoundSources, given: SourceNumbers
+    ) -> ToolMessage:
         returned = returned_list(message)
         numbered = with_numbers(returned or message, found, given)
         is_json = isinstance(message.content, str) and parse_json(message.content) is not None

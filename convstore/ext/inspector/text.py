@@ -28,7 +28,7 @@ from convstore.messages.text import text_of
 from convstore.sources.detection import parse_json
 from convstore.sources.marks import marks_in
 from convstore.sources.numbering import numbers_shown
-from convstore.sources.shortening import stands_for_image
+from convstore.sources.shortening import is_image_placeholder
 from convstore.types import ToolRecord
 from convstore.wire.contents import reasoning_part
 
@@ -362,7 +362,7 @@ def _part_of(message: BaseMessage, block: Any, number: int) -> _TextPart | None:
     text = block if isinstance(block, str) else _text_in(block)
     if text is None:
         return _other_part(message, block)
-    if stands_for_image(text):
+    if is_image_placeholder(text):
         return "", text, False, number
     if message.type in _MARKDOWN_TYPES:
         return "", text, True, 0
