@@ -233,8 +233,7 @@ class _MatchFinder:
             if self._text.startswith(text, index):
                 return TextMatch(at, index, index + len(text))
             # Signs and digits at the end may belong to the next mark, and equal the text of the source by chance.
-            beginnings = [text, self._text[index : index + len(text)]]
-            common = commonprefix(beginnings)  # noqa: RUF071 - of texts
+            common = commonprefix([text, self._text[index : index + len(text)]])  # noqa: RUF071 - texts
             best = best or TextMatch(at, index, index + len(common.rstrip(_SIGNS)))
         return best
 
