@@ -152,9 +152,8 @@ def find_places(
     search.find_paragraphs()
     search.find_names()
     places = [place for place in search.places if place is not None]
-    is_whole = len(places) == len(sources)
-    indexes = [place.at for place in places]
-    return places if is_whole and len(set(indexes)) == len(indexes) else None
+    indexes = {place.at for place in places}
+    return places if len(places) == len(indexes) == len(sources) else None
 
 
 class _MatchFinder:
@@ -233,7 +232,8 @@ class _MatchFinder:
             if self._text.startswith(text, index):
                 return TextMatch(at, index, index + len(text))
             # Signs and digits at the end may belong to the next mark, and equal the text of the source by chance.
-            common = commonprefix([text, self._text[index : index + len(text)]])  # noqa: RUF071 - texts
+            beginnings = [text, self._text[index : index + len(text)]]
+            common = commonprefix(beginnings)  # noqa: RUF071 - of texts
             best = best or TextMatch(at, index, index + len(common.rstrip(_SIGNS)))
         return best
 
