@@ -1,10 +1,10 @@
-"""Read-only pages over the conversations of a store: what is stored, what the model gets of it, and why.
+"""Read-only pages that show the conversations of a store, the view that the model gets of each, and the reasons.
 
 `inspector` makes an ASGI application to mount in a backend::
 
     app.mount("/inspector", inspector(store, authorize=may_see))
 
-``convstore inspect`` opens the same pages on this machine. Nothing is loaded from elsewhere, and no page needs
+``convstore inspect`` opens the same pages on this machine. Pages load nothing from other hosts and work without
 JavaScript.
 """
 

@@ -1,4 +1,4 @@
-"""The page of the answers to one question, and of the questions in its place: two of them side by side."""
+"""The page of the variants of one turn, its answers and edited questions: two of them are shown side by side."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Side:
     Attributes:
         variant: The variant.
         messages: Its first messages: ordinal, message, text, and True for a result that reports a failed call.
-        left: The number of the others.
+        left: The number of messages that are not shown.
     """
 
     variant: Variant
@@ -67,7 +67,7 @@ async def answers_page(request: Request, chat: Conversation) -> Response:
 
 
 async def _question(request: Request, chat: Conversation) -> StoredMessage:
-    """Return the question that the address names; HTTPException if it is none."""
+    """Return the question that the address names; HTTPException for any other message."""
     found = await message_at(chat, number_in(request, "ordinal") or 0)
     if not begins_turn(found):
         raise HTTPException(404)
@@ -75,7 +75,7 @@ async def _question(request: Request, chat: Conversation) -> StoredMessage:
 
 
 def _two_of(variants: Sequence[Variant]) -> list[int]:
-    """Return the numbers of the variant that views show and of the one before it; else of the newest two."""
+    """Return the numbers of the active variant and of the one before it; without an active one, of the newest two."""
     numbers = [variant.number for variant in variants]
     active = [variant.number for variant in variants if variant.is_active]
     at = numbers.index(active[0]) if active else len(numbers) - 1
@@ -84,7 +84,7 @@ def _two_of(variants: Sequence[Variant]) -> list[int]:
 
 
 async def _side(chat: Conversation, question: StoredMessage, variant: Variant) -> _Side:
-    """Return a variant with its messages, without the question of the page."""
+    """Return a variant with its messages, except the question that the page shows once."""
     messages = await _messages(chat, question, variant)
     messages = [message for message in messages if message.id != question.message.id]
     shown = messages[:_MOST_MESSAGES]
@@ -100,7 +100,7 @@ async def _side(chat: Conversation, question: StoredMessage, variant: Variant) -
 async def _messages(
     chat: Conversation, question: StoredMessage, variant: Variant
 ) -> list[BaseMessage]:
-    """Return the messages of a variant; of the one that stood there first, those up to its answer."""
+    """Return the messages of a variant; for the turn's first answer, those up to the answer."""
     state = TurnState(turn_id=variant.turn_id, variant_id=variant.variant_id, status="finished")
     messages, _ = await TurnAccess(chat).hidden_variant(state)
     if messages:

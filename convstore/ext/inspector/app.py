@@ -1,7 +1,7 @@
-"""The ASGI application of the inspector: its addresses, and what each of them reads.
+"""The ASGI application of the inspector, with the address of each page.
 
-Every page reads what it shows, through the public API. Addresses name a conversation by its random id. A conversation
-that the request may not see answers exactly like a missing one.
+Every page reads its data through the public API. Addresses contain the random id of a conversation. A conversation that
+the request may not see answers exactly like a missing one.
 """
 
 from __future__ import annotations
@@ -80,28 +80,28 @@ def inspector(
 ) -> ASGIApp:
     """Return an ASGI application that shows a store's conversations and changes nothing.
 
-    Mount it in a backend, where `authorize` decides at every request which conversations it may show. Everything on the
-    pages falls under it: messages, items, sources, annotations, metadata and exports.
+    Mount it in a backend. `authorize` decides at every request which conversations it may show, with their messages,
+    items, sources, annotations, metadata and exports.
 
     Args:
         store: The store.
         authorize: Sync or async function from the request to scope values such as ``{"user_id": "ada"}``. It returns
             None to refuse the request, or `EVERYTHING` for a person who may see all conversations.
-        policy: Policy of the views. By default a view with a stamp has that one's policy, and any other the policy of
-            the conversation's newest stamp, which the application loads; without one, the store's.
-        prices: What a million tokens cost by model, such as ``{"my-model": (2.5, 10, 0.25, 3)}``: input, output, and
-            input that a prompt cache read and wrote. Without the last ones, this is input like any other. Without
-            prices no page has costs.
+        policy: Policy of the views. By default, a view with a stamp has the stamp's policy, and any other view the
+            policy of the conversation's newest stamp, or the store's policy if no message has a stamp.
+        prices: Prices of a million tokens by model, such as ``{"my-model": (2.5, 10, 0.25, 3)}``: input, output, and
+            input that a prompt cache read and wrote. Without the last two, cached input costs as much as other input.
+            Without prices, pages do not show costs.
 
     Raises:
-        InvalidInputError: `authorize` is missing, `store` is no `ConversationStore`, `policy` no policy, or a price is
-            not two to four numbers.
+        InvalidInputError: `authorize` is missing, `store` is not a `ConversationStore`, `policy` is not a
+            `HistoryPolicy`, or a price is not two to four numbers.
     """
     check_store(store)
     if not callable(authorize):
         raise InvalidInputError(
             "pass authorize=, a function from the request to the scope values that it may see; "
-            "without it anybody who reaches the address could read every conversation"
+            "without it every person who can open the address could read every conversation"
         )
     known = check_prices(prices)
     site = _Site(store, authorize, check_policy(policy), known)
@@ -122,7 +122,7 @@ def inspector(
         ],
         exception_handlers={HTTPException: _problem, ConvstoreError: _problem},
     )
-    app.router.redirect_slashes = False  # it would redirect to the host that the client names
+    app.router.redirect_slashes = False  # it would redirect to the host in the client's request
     return Guard(app)
 
 
@@ -181,7 +181,7 @@ async def _without_slash(request: Request) -> Response:
 
 
 async def _problem(request: Request, error: Exception) -> Response:
-    """Return the page for an error: what happened and what to do."""
+    """Return the page for an error, with its text and, for damage, the command that checks the conversation."""
     command = log = ""
     if isinstance(error, HTTPException):
         status = error.status_code

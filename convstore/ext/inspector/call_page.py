@@ -1,6 +1,6 @@
-"""Load the data that all tabs of a call share: the view that the model got, its size, and the calls around it.
+"""Load the data that all tabs of a model call share: the view that the model got, its size, and the calls near it.
 
-An answer that was appended with a stamp gives exactly the view that it answers. Any other message gives the view
+For an answer with a stamp it is exactly the view that the message answers. For any other message it is the view
 directly after it.
 """
 
@@ -22,7 +22,7 @@ from starlette.responses import Response
 from convstore import Conversation
 from convstore.edges import with_children
 from convstore.exceptions import InvalidInputError
-from convstore.ext.inspector.comparison import PARTS, View
+from convstore.ext.inspector.comparison import PARTS, AlignedView
 from convstore.ext.inspector.rendering import number_in, render, what_if_in
 from convstore.ext.inspector.strip import strip_of
 from convstore.ext.inspector.text import as_json
@@ -46,13 +46,13 @@ from convstore.values.usage import Prices
 
 
 async def moment_of(request: Request, chat: Conversation) -> StoredMessage | None:
-    """Return the message that ``at=`` in the address names by its ordinal, None for now; HTTPException if invalid."""
+    """Return the message whose ordinal is ``at=`` in the address; None without it. HTTPException if it is invalid."""
     ordinal = number_in(request, "at")
     return None if ordinal is None else await message_at(chat, ordinal)
 
 
 async def message_at(chat: Conversation, ordinal: int, *, full: bool = False) -> StoredMessage:
-    """Return the message with an ordinal, also a rewound one; HTTPException if there is none."""
+    """Return the message with an ordinal, even if it is rewound; HTTPException if it does not exist."""
     after = max(0, ordinal - 1)
     found = await chat.list_messages(after=after, limit=1, full=full, rewound=True)
     if not found or found[0].ordinal != ordinal:
@@ -61,7 +61,7 @@ async def message_at(chat: Conversation, ordinal: int, *, full: bool = False) ->
 
 
 async def calls_of(request: Request, chat: Conversation) -> Calls:
-    """Return the calls around the moment that the address names; HTTPException if there is no such message."""
+    """Return the calls near the message ``at=`` of the address, else near the end; HTTPException if it is missing."""
     at = number_in(request, "at")
     near = await chat.list_messages(around=at, limit=AROUND, rewound=True)
     moment = next((message for message in near if message.ordinal == at), None)
@@ -74,17 +74,17 @@ async def calls_of(request: Request, chat: Conversation) -> Calls:
 
 async def load_call(
     request: Request, chat: Conversation, calls: Calls, *, before: int | None = None
-) -> View:
-    """Load the view of the moment that the calls are around; see `load_view`."""
+) -> AlignedView:
+    """Load the view of the selected message, else of the next call; see `load_view`."""
     near = () if calls.moment else calls.near
     view = await load_view(request, chat, calls.moment, before=before, near=near)
     if calls.moment is None:
-        _note_next(request, calls, view)
+        _set_next_stamp(request, calls, view)
     return view
 
 
-def _note_next(request: Request, calls: Calls, upcoming: View) -> None:
-    """Tell the calls what the next one would get, so that they can compare it; not under another policy."""
+def _set_next_stamp(request: Request, calls: Calls, upcoming: AlignedView) -> None:
+    """Set the stamp of the next call's view, so that it can be compared; not if the address has another policy."""
     if not what_if_in(request):
         calls.next_stamp = upcoming.history.stamp
 
@@ -96,31 +96,32 @@ async def load_view(
     *,
     before: int | None = None,
     near: Sequence[StoredMessage] = (),
-) -> View:
-    """Load the view of a message, or of now, with the reasons that begin before an ordinal.
+) -> AlignedView:
+    """Load the view of a message, or of the next call, with the reasons that begin before an ordinal.
 
-    If the end of the log is `near`, its stamps save a search for the newest policy, which reads whole turns.
+    `near` may have the last messages of the log. Their stamps save a search for the newest policy, which reads whole
+    turns.
     """
     stamp = stored.stamp if stored else None
     policy, origin = await _policy_for(request, chat, stamp, near)
-    if asked := what_if_in(request):
+    if options := what_if_in(request):
         usual = stamp.history_policy if stamp else policy or chat.store.policy
-        policy = _changed(usual, asked)
+        policy = _changed(usual, options)
         origin = "asked for here"
     at = stamp or (stored.ordinal if stored else None)
     counter = chat.store.token_counter
     reading = _view_at(chat, at, policy, before)
     if stored is None:
         history, row = await asyncio.gather(reading, row_of(chat))
-        return View(history, counter, origin=origin, end=row.end)
+        return AlignedView(history, counter, origin=origin, end=row.end)
     answer = stored.ordinal if stamp else 0
-    return View(await reading, counter, origin=origin, answer=answer)
+    return AlignedView(await reading, counter, origin=origin, answer=answer)
 
 
 async def _view_at(
     chat: Conversation, at: ViewStamp | int | None, policy: HistoryPolicy | None, before: int | None
 ) -> PastView:
-    """Load a view with all its reasons, or if they are many, with those that begin before an ordinal."""
+    """Load a view with all its reasons; if there are too many, with those that begin before an ordinal."""
     first = 1 if before == 1 else None
     history = await chat.view_at(at, policy=policy, reasons_before=first)
     earliest = history.report.reasons_before
@@ -135,7 +136,7 @@ async def _policy_for(
     stamp: ViewStamp | None,
     near: Sequence[StoredMessage],
 ) -> tuple[HistoryPolicy | None, str]:
-    """Return the policy of a view, None for that of its stamp or of the store, and where it comes from."""
+    """Return the policy of a view and its origin in words; None for the policy of the stamp or of the store."""
     if stamp is not None:
         return None, "that of the call"
     if request.state.policy is not None:
@@ -154,7 +155,7 @@ def _newest_policy(near: Sequence[StoredMessage]) -> HistoryPolicy | None:
 
 
 def _changed(policy: HistoryPolicy, options: Mapping[str, str]) -> HistoryPolicy:
-    """Return a policy with other options, as a form writes them; InvalidInputError if they are not valid.
+    """Return a policy with other options, from the texts of a form; InvalidInputError if they are not valid.
 
     >>> str(_changed(HistoryPolicy(max_turns=3), {"max_tokens": "", "stub_tools": "never"}))
     'max_tokens=None,max_turns=3,stub_tools=never'
@@ -167,7 +168,7 @@ def _changed(policy: HistoryPolicy, options: Mapping[str, str]) -> HistoryPolicy
 
 
 async def titled_info(chat: Conversation) -> ConversationInfo:
-    """Return information about a conversation, with its first question if it has no title."""
+    """Return information about a conversation; if it has no title, the title is its first question."""
     [info] = await host_of(chat.store).titled([await chat.info()])
     return info
 
@@ -177,12 +178,12 @@ async def render_call(
     chat: Conversation,
     tab: str,
     calls: Calls,
-    view: View,
+    view: AlignedView,
     *,
-    before: View | None = None,
+    before: AlignedView | None = None,
     **more: Any,
 ) -> Response:
-    """Return the page of a tab, with the header that all tabs share; `before` may be the view of the call before."""
+    """Return the page of a tab, with the header that all tabs share; pass `before` if that view is loaded already."""
     info = await titled_info(chat)
     children = [member async for member in with_children(chat.store, info)][1:]
     history = view.history
@@ -227,7 +228,7 @@ async def render_call(
 def _usage_of(
     prices: Prices, info: ConversationInfo, children: Sequence[ConversationInfo]
 ) -> list[dict[str, Any]]:
-    """Return what was billed for a conversation by model, in all, and for its sub-agents among it."""
+    """Return the billed tokens of a conversation by model, in total, and those of its sub-agents (in the total)."""
     family = [info, *children]
     rows = list[GroupSum]()
     for name, usage in billed_for(family).items():
@@ -240,16 +241,21 @@ def _usage_of(
 
 
 def _has_own_policy(moment: StoredMessage | None, *, is_what_if: bool) -> bool:
-    """Return True if a view is the one that the model got, so that its stamp names its policy."""
+    """Return True if the view is the one that the model got, whose stamp has its policy."""
     return moment is not None and moment.stamp is not None and not is_what_if
 
 
 async def _compared(
-    request: Request, chat: Conversation, calls: Calls, view: View, before: View | None
-) -> tuple[View | None, CachedPrefix]:
-    """Return the view of the call before, and how much of it a cache has.
+    request: Request,
+    chat: Conversation,
+    calls: Calls,
+    view: AlignedView,
+    before: AlignedView | None,
+) -> tuple[AlignedView | None, CachedPrefix]:
+    """Return the view of the call before, and the prefix of the view that a prompt cache can reuse.
 
-    The stamps alone tell if this version does not know the policy of the call before; without stamps nothing does.
+    If this version does not know the policy of the call before, only the stamps are compared. The cause is not known
+    without stamps.
     """
     call = calls.current
     earlier = call.before
@@ -262,19 +268,21 @@ async def _compared(
     return before, cached_prefix(before.history, view.history, cut)
 
 
-async def _upcoming(request: Request, chat: Conversation, calls: Calls, view: View) -> View | None:
-    """Return the view that the next call would get; None if the strip ends before it."""
+async def _upcoming(
+    request: Request, chat: Conversation, calls: Calls, view: AlignedView
+) -> AlignedView | None:
+    """Return the view that the next call would get; None if the strip does not show the next call."""
     if calls.moment is None:
         return view
     if not calls.has_end:
         return None
     upcoming = await load_view(request, chat, before=1, near=calls.near)
-    _note_next(request, calls, upcoming)
+    _set_next_stamp(request, calls, upcoming)
     return upcoming
 
 
-def _is_known(before: View | None, view: View) -> bool:
-    """Return False if the model got another view than this one, or another one before: neither can be compared."""
+def _is_known(before: AlignedView | None, view: AlignedView) -> bool:
+    """Return False if the model got another view in this call or in the one before, so that they cannot be compared."""
     views = (view, before) if before else (view,)
     return all(each.history.match != "differs" for each in views)
 

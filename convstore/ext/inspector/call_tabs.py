@@ -1,4 +1,4 @@
-"""The other tabs of a call: the messages as they were sent, what changed since the call before, and its tools."""
+"""The other tabs of a call: the messages as they were sent, the changes from the call before, and the tools."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.responses import Response
 from convstore import Conversation
 from convstore.ext.inspector.call_page import calls_of, load_call, load_view, render_call
 from convstore.ext.inspector.changes import changes_between
-from convstore.ext.inspector.comparison import SHOWN, View
+from convstore.ext.inspector.comparison import SHOWN, AlignedView
 from convstore.ext.inspector.rendering import number_in, what_if_in
 from convstore.ext.inspector.text import clip, sent_text
 from convstore.ext.sums import by_tool, names_of_results, read_back_in
@@ -45,7 +45,7 @@ class _SentRow:
 
 
 async def sent_page(request: Request, chat: Conversation) -> Response:
-    """Return the messages of the view in order, as the model got them, from the one with the number ``from=`` on."""
+    """Return the page of the view's messages in order, as the model got them, beginning with the number ``from=``."""
     calls = await calls_of(request, chat)
     start = number_in(request, "from", 1) or 1
     view = await load_call(request, chat, calls)
@@ -74,7 +74,7 @@ async def sent_page(request: Request, chat: Conversation) -> Response:
     )
 
 
-def _sent(view: View, start: int) -> Iterator[_SentRow]:
+def _sent(view: AlignedView, start: int) -> Iterator[_SentRow]:
     ordinals = view.ordinals()
     for message, size, part in list(zip(view.history.messages, view.sizes, view.keys, strict=True))[
         start:
@@ -94,7 +94,7 @@ def _sent(view: View, start: int) -> Iterator[_SentRow]:
 
 
 async def changes_page(request: Request, chat: Conversation) -> Response:
-    """Return what changed from the call before, and how much of it a prompt cache can reuse."""
+    """Return the page of the changes from the call before, and of the tokens that a prompt cache can reuse."""
     calls = await calls_of(request, chat)
     view = await load_call(request, chat, calls)
     call = calls.current
@@ -122,8 +122,16 @@ async def changes_page(request: Request, chat: Conversation) -> Response:
 
 
 @dataclass(frozen=True, slots=True)
-class _Result:
-    """A result of a tool: what the view shows of it, its size there, None outside it, and whether it was read back."""
+class _ToolResult:
+    """A tool result with its form in the view.
+
+    Attributes:
+        stored: The result.
+        tool: Name of its tool.
+        label: Label of its form in the view.
+        shown: Its tokens in the view; None if the view does not have it.
+        is_read_back: True if the model read it again.
+    """
 
     stored: StoredMessage
     tool: str
@@ -133,7 +141,7 @@ class _Result:
 
 
 async def tools_page(request: Request, chat: Conversation) -> Response:
-    """Return the tools that were called before the call: results, errors, sizes, and which results were read again."""
+    """Return the page of the tools called before this call: their results, errors, sizes, and results read again."""
     calls = await calls_of(request, chat)
     end = calls.moment.ordinal if calls.moment else None
     view = await load_call(request, chat, calls)
@@ -158,15 +166,17 @@ async def tools_page(request: Request, chat: Conversation) -> Response:
     )
 
 
-def _results(messages: Sequence[StoredMessage], view: View) -> list[_Result]:
-    """Return the results in messages next to the view."""
-    again = read_back_in(messages)
+def _results(messages: Sequence[StoredMessage], view: AlignedView) -> list[_ToolResult]:
+    """Return the tool results among messages, each with its form in the view."""
+    read_back = read_back_in(messages)
     tools = names_of_results(messages)
-    found = list[_Result]()
+    found = list[_ToolResult]()
     for stored in messages:
         ordinal = stored.ordinal
         if ordinal in tools:
             given = view.given(stored)
             size = given.tokens if given.state in SHOWN else None
-            found.append(_Result(stored, tools[ordinal], given.label, size, ordinal in again))
+            found.append(
+                _ToolResult(stored, tools[ordinal], given.label, size, ordinal in read_back)
+            )
     return found

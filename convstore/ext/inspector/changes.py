@@ -1,4 +1,4 @@
-"""Compare the views of two calls: what a prompt cache can reuse of the later one, what ended it, and a diff."""
+"""Compare the views of two calls: the part that a prompt cache can reuse, the cause that broke it, and a diff."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from langchain_core.messages import BaseMessage
 
-from convstore.ext.inspector.comparison import View, reason_at
+from convstore.ext.inspector.comparison import AlignedView, reason_at
 from convstore.ext.inspector.text import sent_text
 from convstore.ext.model_calls import cached_prefix, form_of, same_beginning
 from convstore.messages.provenance import kind_of
@@ -37,7 +37,7 @@ _CAUSES = {
     "stub": "shown by a stub",
     "summarised": "in summary {}",
 }
-"""Descriptions of messages that a view shows in another form than the view before; the default is their label."""
+"""Descriptions of the new form of messages, by state; the default is the state's label."""
 
 _STATES_BY_CAUSE = {
     SUMMARY_MADE: ("summarised",),
@@ -47,21 +47,29 @@ _STATES_BY_CAUSE = {
     RESULTS_BECAME_STUBS: ("stub",),
     TURN_ENDED: ("stub", "placeholder"),
 }
-"""States of the messages that a cause of `break_between` is about."""
+"""States that messages have after each cause of `break_between`."""
 
 _UNSEEN_CAUSES = {
     ANOTHER_MODEL: "another model answered, which has a cache of its own",
     PROMPT_CHANGED: "the system prompt or the tools are others than those of the call before",
 }
-"""Causes that are no change of a message."""
+"""Descriptions of the causes that do not change a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiffLine:
-    """One line of a diff: messages that are the same, were removed, have another form, or are new.
+    """One line of a diff, for one message or several in a row.
 
-    `kind` is "same", after the first change "again"; "was"; "form", also of a new summary or note; "add". `text` is cut
-    out of the first message: `before` and `after` are what it has in common with its other form.
+    Attributes:
+        kind: "same" for equal messages before the first change, "again" for those after it, "was" for removed ones,
+            "form" for another form of a message or a new summary or note, "add" for new messages.
+        first: The first message.
+        last: The last message.
+        count: Number of messages.
+        tokens: Their size in the view.
+        before: End of the text that the first message and its other form have in common, before `text`.
+        text: The text of the first message, without the common parts.
+        after: Beginning of the common text after `text`.
     """
 
     kind: str
@@ -75,17 +83,17 @@ class DiffLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class ViewChanges:
     """The differences between a view and the one of the call before.
 
     Attributes:
         same_tokens: Size of the equal messages with which both begin, which a prompt cache can reuse.
         new_tokens: Size of the messages that the log did not have at the call before; the rest is sent again.
         is_whole: True if the view begins with the whole view before.
-        is_kept: True if the cache held: all after the equal messages is new.
-        cause: What broke the cache, in words: the first change of the kind that `break_between` names.
-        lines: The diff, at most its first lines.
-        left: Number of lines that are not in it.
+        is_kept: True if the cache did not break: everything after the equal messages is new.
+        cause: The cause that broke the cache, in words: the first change of the kind that `break_between` names.
+        lines: The first lines of the diff.
+        left: Number of further lines.
     """
 
     same_tokens: int
@@ -98,11 +106,11 @@ class Changes:
 
 
 def changes_between(
-    before: View, after: View, has_ended: Callable[[int], bool], cut_by: str
-) -> Changes:
-    """Return what changed from the view of one call to the next.
+    before: AlignedView, after: AlignedView, has_ended: Callable[[int], bool], cut_by: str
+) -> ViewChanges:
+    """Compare the view of a call with that of the call before.
 
-    `has_ended` says so of the turn of an ordinal, and `cut_by` is the cause that `break_between` names.
+    `has_ended` returns True if the turn of an ordinal had ended; `cut_by` is the cause that `break_between` names.
     """
     kept = cached_prefix(before.history, after.history, cut_by)
     causes = list(_causes(before.history, after.history, has_ended))
@@ -115,7 +123,7 @@ def changes_between(
         cause = _UNSEEN_CAUSES[cut_by]
     if cut_by == ANOTHER_POLICY:
         cause = f"the policy was {before.policy} and is {after.policy}: {cause}"
-    return Changes(
+    return ViewChanges(
         same_tokens=sum(after.sizes[: kept.messages]),
         new_tokens=sum(line.tokens for line in lines if line.kind == "add"),
         is_whole=kept.messages == len(before.history.messages),
@@ -126,13 +134,13 @@ def changes_between(
     )
 
 
-def _is_new(message: BaseMessage, before: View) -> bool:
-    """Return True for a message that neither the view before has in any form nor the store made of others."""
+def _is_new(message: BaseMessage, before: AlignedView) -> bool:
+    """Return True for a message that the view before does not have in any form, except a summary or a note."""
     return message.id not in before.ids and kind_of(message) not in ("summary", "note")
 
 
-def _diff(before: View, after: View, same: int) -> Iterator[DiffLine]:
-    """Yield the lines of the diff; what is the same and what was removed in a row share one."""
+def _diff(before: AlignedView, after: AlignedView, same: int) -> Iterator[DiffLine]:
+    """Yield the lines of the diff; consecutive equal messages share a line, and so do consecutive removed ones."""
     old = [form_of(message) for message in before.history.messages[same:]]
     new = [form_of(message) for message in after.history.messages[same:]]
     if same:
@@ -148,9 +156,9 @@ def _diff(before: View, after: View, same: int) -> Iterator[DiffLine]:
 
 
 def _replacement(
-    before: View, after: View, removed: Sequence[int], added: Sequence[int]
+    before: AlignedView, after: AlignedView, removed: Sequence[int], added: Sequence[int]
 ) -> Iterator[DiffLine]:
-    """Yield the lines of messages in place of others; a message that changed its form is compared with the earlier."""
+    """Yield the lines of messages that replace others; one that changed its form is compared with its earlier form."""
     old = before.history.messages
     new = after.history.messages
     forms = {old[index].id: index for index in removed}
@@ -162,8 +170,10 @@ def _replacement(
         yield from _changed(before, after, forms.get(new[index].id), index)
 
 
-def _changed(before: View, after: View, earlier: int | None, index: int) -> Iterator[DiffLine]:
-    """Yield the lines of a message that is new, or has another form than in the view before."""
+def _changed(
+    before: AlignedView, after: AlignedView, earlier: int | None, index: int
+) -> Iterator[DiffLine]:
+    """Yield the lines of a message that is new or changed its form; `earlier` is its index in the view before."""
     if earlier is None:
         yield _line(
             "add" if _is_new(after.history.messages[index], before) else "form", after, [index]
@@ -183,7 +193,7 @@ def _changed(before: View, after: View, earlier: int | None, index: int) -> Iter
 
 
 def _line(
-    kind: str, view: View, indexes: Sequence[int], parts: tuple[str, str, str] | None = None
+    kind: str, view: AlignedView, indexes: Sequence[int], parts: tuple[str, str, str] | None = None
 ) -> DiffLine:
     messages = view.history.messages
     first = messages[indexes[0]]
@@ -196,7 +206,7 @@ def _line(
 def _causes(
     before: PastView, after: PastView, has_ended: Callable[[int], bool]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the new state of the ranges of messages that the views show differently, and what happened in words."""
+    """Yield the new state of each range of messages that the views show differently, and the change in words."""
     reasons = [*before.report.reasons, *after.report.reasons]
     end = max((reason.last for reason in before.report.reasons), default=0)
     edges = sorted({reason.first for reason in reasons} | {reason.last + 1 for reason in reasons})
@@ -215,7 +225,7 @@ def _causes(
 
 
 def _subject(first: int, last: int, end: int) -> str:
-    """Name messages, and those of them that came after the call before, which ended with `end`."""
+    """Return the subject of a sentence about messages; `end` is the last message of the view before."""
     late = ""
     if last > end >= first:
         late = f" ({_range(end + 1, last)} came after the call before)"
@@ -225,7 +235,7 @@ def _subject(first: int, last: int, end: int) -> str:
 
 
 def _change(new: ViewReason, after: PastView) -> str:
-    """Say what became of some messages in a view."""
+    """Return the words for the new state of messages in a view."""
     change = _CAUSES.get(new.state, STATES[new.state][0]).format(new.summary)
     if limit := limit_of(new, after.policy):
         change += f" {limit}"

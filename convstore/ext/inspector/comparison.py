@@ -1,6 +1,6 @@
-"""Align the log with the view, to say what the model gets of each message and why.
+"""Align the log with a view: find the form in which the model gets each stored message, and the reason.
 
-Messages that the store adds to a view, such as a summary or a note, have no stored message next to them.
+Messages that the store adds to a view, such as a summary or a note, are rows without a stored message.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ LEGEND: Mapping[str, tuple[str, str]] = {
     "answer": ("output", "The model answered the view with this message."),
     "later": ("later", "The message came after this view."),
 }
-"""Label and explanation of each state of a stored message, also of one that came after the view."""
+"""Label and explanation of each state of a stored message, including messages after the view."""
 
 _SHARED = {"summarised": "summary", "left_out": "note"}
-"""States of messages that share a row, and the kind of the message in the view that replaces them."""
+"""States whose messages share a row, and the kind of the view's message that replaces them."""
 
 SHOWN = frozenset({"whole", "stub", "shortened", "placeholder", "late"})
-"""States of messages that are in the view themselves."""
+"""States of messages that are in the view, not replaced by a summary or a note."""
 
 PARTS: Mapping[str, str] = {
     "system": "System",
@@ -51,17 +51,23 @@ PARTS: Mapping[str, str] = {
 
 
 def begins_turn(stored: StoredMessage) -> bool:
-    """Return True for a question; what a tool or a writer adds to a turn is not one, whatever its type."""
+    """Return True for a question. Other human messages, which a tool or a writer added to a turn, are not questions."""
     return stored.turn_id == stored.message.id
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """Form of one row in a view, with its size there; `state` is a key of `LEGEND` or `ADDED`.
+class ShownForm:
+    """Form of one row in a view.
 
-    `why` is the reason in a sentence. `message` is None if the view does not contain it, and `version` that of the
-    summary which covers the message, else 0. `part` is a key of `PARTS`, or says why no part contains the message.
-    `replaces` is the number of messages that the summary or note stands for, on this page or not.
+    Attributes:
+        state: A key of `LEGEND` or `ADDED`.
+        label: The label of the state.
+        why: The reason in a sentence.
+        tokens: The size in the view.
+        message: The view's message; None if the view does not have it.
+        version: Version of the summary that covers the message, else 0.
+        part: A key of `PARTS`, or the state of a message that is not in the view.
+        replaces: Number of messages that the summary or note replaces, on this page or elsewhere.
     """
 
     state: str
@@ -75,29 +81,29 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """Stored messages next to the part of the view that shows them.
+class AlignedRow:
+    """Stored messages aligned with their form in the view.
 
-    Several messages that one summary covers, or that are left out or rewound together, share a row. A message that only
-    the view has is in a row without stored messages.
+    Consecutive messages that one summary covers, or that are left out together, share a row. A message that only the
+    view has is in a row without stored messages.
     """
 
     stored: tuple[StoredMessage, ...]
-    given: Given
+    given: ShownForm
 
 
-class View:
+class AlignedView:
     """A view of a conversation, prepared for comparison with pages of its log.
 
     Args:
         history: The view, with the reasons for the page.
         counter: Counts the tokens of its messages.
-        origin: The reason why it has its policy, in words.
-        answer: Ordinal of the message that answers it, 0 if that is not known.
-        end: The end of the conversation, if the view is that of the next call.
+        origin: The origin of its policy, in words.
+        answer: Ordinal of the message that answers it; 0 if it is not known.
+        end: The end of the conversation, for the view of the next call.
 
     Attributes:
-        said: Label and explanation of each message that only the view has, by its Python id.
+        said: Label and explanation of each message that only the view has, by Python's `id()` of it.
     """
 
     def __init__(
@@ -130,15 +136,15 @@ class View:
             if replacement := _SHARED.get(reason.state):
                 self._replaced[replacement] += reason.last - reason.first + 1
         self._by_id: dict[str | None, tuple[BaseMessage, int, str]] = {}
-        self._added_after: dict[str | None, list[Given]] = {}
-        self._added_before: dict[str | None, list[Given]] = {}
-        self._replacing: dict[str, Given] = {}
+        self._added_after: dict[str | None, list[ShownForm]] = {}
+        self._added_before: dict[str | None, list[ShownForm]] = {}
+        self._replacing: dict[str, ShownForm] = {}
         self.said: dict[int, tuple[str, str]] = {}
         self._place()
 
     def _place(self) -> None:
-        """Assign each message that only the view has to the logged message before it, or after it at the beginning."""
-        pending: list[Given] = []
+        """Assign each message that only the view has to a logged neighbour: the one before it, or else after it."""
+        pending: list[ShownForm] = []
         last: str | None = None
         for message, size, part in zip(self.history.messages, self.sizes, self.keys, strict=True):
             kind = kind_of(message)
@@ -148,7 +154,7 @@ class View:
                 version = self.history.version if kind == "summary" else 0
                 said = self.said[id(message)]
                 count_ = self._replaced[kind]
-                added = Given(kind, *said, size, message, version, part, count_)
+                added = ShownForm(kind, *said, size, message, version, part, count_)
                 is_leading = kind in ("summary", "note") or last is None
                 (pending if is_leading else self._added_after.setdefault(last, [])).append(added)
                 self._replacing.setdefault(kind, added)
@@ -160,41 +166,43 @@ class View:
         self._added_after.setdefault(last, []).extend(pending)
 
     def _said_of(self, kind: str, part: str) -> tuple[str, str]:
-        """Return label and explanation of a message that only views have."""
+        """Return the label and explanation of a message that only views have."""
         status = self.end.status if self.end and part == "now" else ""
         if kind == "missing_result" and status in MISSING_RESULT:
             return MISSING_RESULT[status]
         return ADDED[kind]
 
-    def rows(self, stored: Sequence[StoredMessage]) -> list[Row]:
-        """Return a page of the log next to the view."""
-        rows: list[Row] = []
+    def rows(self, stored: Sequence[StoredMessage]) -> list[AlignedRow]:
+        """Return the rows of a page of the log, aligned with the view."""
+        rows: list[AlignedRow] = []
         for message in stored:
             shown = {_SHARED.get(row.given.state) for row in rows}
             added_before = self._added_before.get(message.message.id, ())
-            rows += [Row((), added) for added in added_before if added.state not in shown]
+            rows += [AlignedRow((), added) for added in added_before if added.state not in shown]
             given = self.given(message)
             if rows and given.state in _SHARED and rows[-1].given == given:
-                rows[-1] = Row((*rows[-1].stored, message), given)
+                rows[-1] = AlignedRow((*rows[-1].stored, message), given)
             else:
-                rows.append(Row((message,), given))
-            rows += [Row((), added) for added in self._added_after.get(message.message.id, ())]
+                rows.append(AlignedRow((message,), given))
+            rows += [
+                AlignedRow((), added) for added in self._added_after.get(message.message.id, ())
+            ]
         return rows
 
-    def given(self, stored: StoredMessage) -> Given:
-        """Return what the model gets of a stored message."""
+    def given(self, stored: StoredMessage) -> ShownForm:
+        """Return the form in which the model gets a stored message."""
         reason = reason_at(self.history.report.reasons, stored.ordinal)
         if reason is None:
             state = "answer" if stored.ordinal == self._answer else "later"
-            return Given(state, *LEGEND[state], part=state)
+            return ShownForm(state, *LEGEND[state], part=state)
         return self._given(reason, stored.message.id)
 
-    def older(self, ordinal: int) -> list[tuple[ViewReason, Given]]:
-        """Return the ranges that end before an ordinal and are left out or in a summary, with what replaces them."""
+    def older(self, ordinal: int) -> list[tuple[ViewReason, ShownForm]]:
+        """Return the ranges before an ordinal that are left out or summarised, with the message that replaces each."""
         ranges = [reason for reason in self.history.report.reasons if reason.last < ordinal]
         return [(reason, self._given(reason, None)) for reason in ranges if reason.state in _SHARED]
 
-    def _given(self, reason: ViewReason, message_id: str | None) -> Given:
+    def _given(self, reason: ViewReason, message_id: str | None) -> ShownForm:
         label = label_of(reason)
         why = STATES[reason.state][1]
         outside = "rewound" if reason.state == "rewound" else "later"
@@ -208,12 +216,12 @@ class View:
             size = added.tokens
             part = added.part
         replaces = self._replaced[_SHARED.get(reason.state, "")]
-        return Given(reason.state, label, why, size, message, reason.summary, part, replaces)
+        return ShownForm(reason.state, label, why, size, message, reason.summary, part, replaces)
 
     def ordinals(self) -> dict[str | None, int]:
-        """Return the ordinals of the messages of the view by id; none of them if results were moved to their calls.
+        """Return the ordinals of the view's messages by id; {} if results were moved to their calls.
 
-        The view shows what its reasons say in the log's order, which both give from the end.
+        Messages and reasons are both in the order of the log, so they are paired from their ends.
         """
         shown = [reason for reason in self.history.report.reasons if reason.state in SHOWN]
         places = [ordinal for reason in shown for ordinal in range(reason.first, reason.last + 1)]
@@ -222,7 +230,7 @@ class View:
 
     @property
     def is_shortened(self) -> bool:
-        """True if it shows a message of the log in another form, or not at all."""
+        """True if it changes the form of a message of the log, or leaves one out."""
         return any(
             reason.state not in ("whole", "rewound") for reason in self.history.report.reasons
         )

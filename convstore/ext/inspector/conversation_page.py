@@ -1,7 +1,7 @@
-"""The page of one conversation: its messages in one column, and at the right edge what the model got of each.
+"""The page of one conversation: its messages in one column, with the form that the model got at the right edge.
 
 Only a row whose message the model got in another form opens in two halves. Messages that one summary covers share a
-row. A page of the log begins and ends between turns where it can.
+row. A page of the log begins and ends between turns if possible.
 
 The module is long because one page is one template, with a part for each kind of row.
 """
@@ -25,7 +25,13 @@ from starlette.responses import RedirectResponse, Response
 from convstore import Conversation
 from convstore.exceptions import CorruptDocumentError
 from convstore.ext.inspector.call_page import calls_of, load_call, render_call
-from convstore.ext.inspector.comparison import LEGEND, Given, Row, View, begins_turn
+from convstore.ext.inspector.comparison import (
+    LEGEND,
+    AlignedRow,
+    AlignedView,
+    ShownForm,
+    begins_turn,
+)
 from convstore.ext.inspector.damage import damaged_page, doctor_command
 from convstore.ext.inspector.rendering import number_in
 from convstore.ext.inspector.text import Body, body_of, first_line
@@ -39,7 +45,7 @@ from convstore.values.explanations import ADDED
 _PAGE = 25
 _SCANNED = 300
 _COMPARED = 30
-"""Messages before a page among which its first call finds the one with which it is compared."""
+"""Number of messages before a page that are read, so that its first call can be compared with an earlier one."""
 _LATER = 6
 _LOG_BYTES = 700
 _VIEW_BYTES = 600
@@ -53,28 +59,37 @@ _TOOLS = 20
 _CALLS = 12
 _ITEMS = 40
 _NAME = re.compile(r"m?(?P<ordinal>\d{1,15})|\[(?P<source>\d{1,15})\]", re.ASCII)
-"""A message by its ordinal, also as notes write it, or a source by its number."""
+"""The ordinal of a message, also in the form of notes (m12), or the number of a source in brackets."""
 _ONLY_TEXT = frozenset({*ADDED, "summarised", "left_out"})
-"""States of messages that the store wrote; they are shown exactly as the model gets them."""
+"""States of messages that the store wrote; their texts are shown exactly as the model gets them."""
 
 _REWOUND = "Rewound or replaced"
-"""Title of turns that views do not show any more."""
+"""Title of turns that views no longer show."""
 
 _HALVES = frozenset({"stub", "shortened", "placeholder", "late"})
 """States of messages that the model got in another form than the stored one."""
 
 _SAME = frozenset({"whole", "answer", "later"})
-"""States of messages that the model got as they are stored, wrote, or could not get yet."""
+"""States of messages that the model got unchanged, wrote itself, or has not got yet."""
 
 ROLES = {"user": "human", "model": "ai", "result": "tool", "system": "system"}
-"""Types of messages by the names that pages give them."""
+"""Types of messages by their names on pages."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    """A stored message, ready to print; `line` is its beginning in one line, `caller` the message with its call.
+class _PrintedMessage:
+    """A stored message, ready to print.
 
-    Each of the `calls` of tools has its text in one line. `damage` says why a result cannot be read whole.
+    Attributes:
+        stored: The message.
+        body: Its text.
+        line: The beginning of its text in one line.
+        tool: Name of its tool, for a result.
+        calls: Its first tool calls, each with its text in one line.
+        more_calls: Number of further calls.
+        caller: Ordinal of the message with its call, for a result; 0 if it is not loaded.
+        sources: Numbers of its sources.
+        damage: The reason why a result cannot be read in full; "" if it can.
     """
 
     stored: StoredMessage
@@ -99,11 +114,11 @@ class _Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
-    """One row of the page: stored messages, and what the model got of them if it is another text."""
+class _PageRow:
+    """One row of the page: stored messages, and the text that the model got if it differs."""
 
-    entries: list[_Entry]
-    given: Given
+    entries: list[_PrintedMessage]
+    given: ShownForm
     view: Body | None
     is_open: bool = False
 
@@ -114,7 +129,7 @@ class _Line:
 
     @property
     def is_run(self) -> bool:
-        """True for messages that the view leaves out together, or has one summary for."""
+        """True for messages that the view leaves out together, or replaces by one summary."""
         return bool(self.entries) and self.given.state in ("summarised", "left_out")
 
     @property
@@ -125,25 +140,25 @@ class _Line:
 
 @dataclass(slots=True)
 class _Section:
-    """The rows of a turn; without a title for what is not part of one."""
+    """The rows of a turn, or rows without a title that do not belong to a turn."""
 
     title: str = ""
-    lines: list[_Line] = field(default_factory=list)
+    lines: list[_PageRow] = field(default_factory=list)
 
     @property
-    def entries(self) -> list[_Entry]:
+    def entries(self) -> list[_PrintedMessage]:
         """The stored messages in it."""
         return [entry for line in self.lines for entry in line.entries]
 
     @property
     def is_rewound(self) -> bool:
-        """True for turns of which all was rewound or replaced since; they have no number."""
+        """True for turns that were completely rewound or replaced; they have no number."""
         return self.title == _REWOUND
 
 
 @dataclass(frozen=True, slots=True)
 class _LogPage:
-    """A page of the log, and the ordinals from which the pages before and after it are read; None without one."""
+    """A page of the log, and the ordinals from which the adjacent pages are read; None without an adjacent page."""
 
     stored: Sequence[StoredMessage]
     older: int | None
@@ -155,7 +170,7 @@ class _LogPage:
 
 
 async def conversation_page(request: Request, chat: Conversation) -> Response:
-    """Return the page of a conversation, now or at an earlier message, with one page of its log."""
+    """Return the page of a conversation for the next call or for an earlier message, with one page of its log."""
     if (name := request.query_params.get("go")) is not None:
         kept = {
             key: value for key, value in request.query_params.items() if key not in ("go", "as")
@@ -175,7 +190,8 @@ async def _address_of(
 ) -> str:
     """Return the address, below the conversation's, of a message by its ordinal or id, or of a source as ``[194]``.
 
-    If it `is_prompt`, that of what the model got for the message. HTTPException if there is none.
+    With `is_prompt`, the address of the view that the model got for the message. HTTPException if the message does not
+    exist.
     """
     named = _NAME.fullmatch(name)
     if named and named["source"]:
@@ -228,50 +244,50 @@ async def _whole_page(request: Request, chat: Conversation) -> Response:
     )
 
 
-def _is_live(page: _LogPage, view: View) -> bool:
-    """Return True for the end of a log whose newest turn a worker runs, or that waits for a person."""
+def _is_live(page: _LogPage, view: AlignedView) -> bool:
+    """Return True for the end of a log whose newest turn is running or waits for a person."""
     return page.newer is None and view.end is not None and view.end.status in ("running", "waiting")
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """An answer among several: its number, 0 for one that is hidden, their number, and the question's ordinal."""
+class _AnswerPosition:
+    """The position of an answer among variants: its number, 0 if hidden, their count, and the question's ordinal."""
 
     number: int
     count: int
     question: int
 
 
-async def _variants(chat: Conversation, page: _LogPage) -> dict[int, _Answer]:
-    """Return what is known of the answers of a page whose question has several, by the ordinals of the answers."""
+async def _variants(chat: Conversation, page: _LogPage) -> dict[int, _AnswerPosition]:
+    """Return the positions of the answers on a page among the variants of their turns, by the answers' ordinals."""
     questions = {
         str(stored.message.id): stored.ordinal
         for stored in page.stored
         if begins_turn(stored) and not stored.is_rewound
     }
-    found = dict[int, _Answer]()
+    found = dict[int, _AnswerPosition]()
     places = await TurnAccess(chat).at_places(list(questions)) if questions else {}
     for stored in page.stored:
         standing = places.get(stored.turn_id)
         if standing and is_answer(stored.message):
             number = 0 if stored.is_rewound else standing.shown.number
             question = questions[stored.turn_id]
-            found[stored.ordinal] = _Answer(number, standing.variants, question)
+            found[stored.ordinal] = _AnswerPosition(number, standing.variants, question)
     return found
 
 
 async def _causes(chat: Conversation, page: _LogPage, calls: Calls) -> dict[int, str]:
-    """Return what broke the prompt cache of each call of a page, by the ordinals of their answers."""
+    """Return the causes of the broken prompt caches of a page's calls, by the ordinals of the calls' answers."""
     if not page.stored or _is_near(page, calls):
         return dict(calls.cuts())
     earlier = await chat.list_messages(before=page.stored[0].ordinal, limit=_COMPARED, rewound=True)
-    there = Calls([*earlier, *page.stored], None)
-    await there.compare_views(chat)
-    return dict(there.cuts())
+    calls_of_page = Calls([*earlier, *page.stored], None)
+    await calls_of_page.compare_views(chat)
+    return dict(calls_of_page.cuts())
 
 
 def _is_near(page: _LogPage, calls: Calls) -> bool:
-    """Return True if the messages of a page are near the moment, and so are calls before them to compare with."""
+    """Return True if `calls` has the calls of a page and enough calls before them to compare with."""
     if page.stored[-1].ordinal > calls.near[-1].ordinal:
         return False
     before = page.stored[0].ordinal - calls.near[0].ordinal
@@ -279,9 +295,9 @@ def _is_near(page: _LogPage, calls: Calls) -> bool:
 
 
 def _filtered(
-    page: _LogPage, rows: Sequence[Row], choice: tuple[str, str]
-) -> tuple[_LogPage, list[Row]]:
-    """Return the last rows that a filter keeps, and the page that they make."""
+    page: _LogPage, rows: Sequence[AlignedRow], choice: tuple[str, str]
+) -> tuple[_LogPage, list[AlignedRow]]:
+    """Return the page and the last rows that pass a filter."""
     rows = [row for row in rows if _matches(row, choice)]
     if len(rows) > _PAGE:
         rows = rows[-_PAGE:]
@@ -289,7 +305,7 @@ def _filtered(
     return page, rows
 
 
-def _legend(lines: Sequence[_Line]) -> dict[str, str]:
+def _legend(lines: Sequence[_PageRow]) -> dict[str, str]:
     """Return the meaning of each label on the page."""
     return {
         line.given.label: LEGEND[line.given.state][1]
@@ -299,7 +315,7 @@ def _legend(lines: Sequence[_Line]) -> dict[str, str]:
 
 
 async def _items(chat: Conversation, page: _LogPage) -> dict[int, list[StoredItem]]:
-    """Return the first items of a page of the log, by the message that they follow."""
+    """Return the first items of a page of the log, by the ordinal of the message that they follow."""
     found = dict[int, list[StoredItem]]()
     first = page.stored[0].ordinal if page.older else 0
     end = page.stored[-1].ordinal + 1 if page.newer else None
@@ -312,7 +328,7 @@ async def _items(chat: Conversation, page: _LogPage) -> dict[int, list[StoredIte
 
 
 async def _last_turn(chat: Conversation, page: _LogPage) -> int | None:
-    """Return the number of the turn that has the last message; None within a run, which would be read for it."""
+    """Return the number of the last message's turn; None for a page inside a turn, which would have to be read."""
     if page.newer is None:
         return (await chat.info()).turns
     if all(message.message.type != "human" or message.is_rewound for message in page.stored):
@@ -322,7 +338,7 @@ async def _last_turn(chat: Conversation, page: _LogPage) -> int | None:
 
 
 def _tools_of(calls: Calls) -> list[str]:
-    """Return the names of the tools that were called near the moment, as far as an address can hold them."""
+    """Return the names of the tools that were called near the selected message, if an address can contain them."""
     named = {
         call["name"] for stored in calls.near for call in getattr(stored.message, "tool_calls", ())
     }
@@ -330,7 +346,7 @@ def _tools_of(calls: Calls) -> list[str]:
 
 
 async def _read(request: Request, chat: Conversation, calls: Calls, limit: int) -> _LogPage:
-    """Return the page of the log that the address names, by default its end, or what is around the moment."""
+    """Return the page of the log from the address: before or after an ordinal, else near ``at=``, else the end."""
     before = number_in(request, "before")
     after = number_in(request, "after")
     if before is None and after is not None:
@@ -359,25 +375,25 @@ async def _read_after(chat: Conversation, after: int, limit: int) -> _LogPage:
 
 
 def _from_turn(stored: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
-    """Leave out the beginning up to a question, if the larger half remains."""
+    """Leave out the messages before the first question, if the question is in the first half."""
     half = range(len(stored) // 2)
     return stored[next((index for index in half if begins_turn(stored[index])), 0) :]
 
 
 def _until_turn(stored: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
-    """Leave out the end from a question on, if the larger half remains."""
+    """Leave out the messages from the last question on, if the question is in the second half."""
     half = range(len(stored) - 1, len(stored) // 2, -1)
     return stored[: next((index for index in half if begins_turn(stored[index])), len(stored))]
 
 
 def _choice(request: Request) -> tuple[str, str] | None:
-    """Return the filter that the address names: ``show=`` or ``tool=``; None without one."""
+    """Return the filter of the address, ``show=`` or ``tool=``, with its value; None without a filter."""
     query = request.query_params
     return next(((name, query[name][:200]) for name in ("show", "tool") if query.get(name)), None)
 
 
-def _matches(row: Row, choice: tuple[str, str]) -> bool:
-    """Return True if a filter keeps a row."""
+def _matches(row: AlignedRow, choice: tuple[str, str]) -> bool:
+    """Return True if a row passes a filter."""
     kind, name = choice
     messages = [message.message for message in row.stored]
     if kind == "tool":
@@ -396,11 +412,11 @@ def _is_of_tool(message: BaseMessage, name: str) -> bool:
     return any(call["name"] == name for call in getattr(message, "tool_calls", ()))
 
 
-async def _lines(chat: Conversation, rows: Sequence[Row], calls: Calls) -> list[_Line]:
+async def _lines(chat: Conversation, rows: Sequence[AlignedRow], calls: Calls) -> list[_PageRow]:
     records, damage = await _results(chat, [message for row in rows for message in row.stored])
     found = calls.tools()
     opened = set[str]()
-    lines = list[_Line]()
+    lines = list[_PageRow]()
     for row in rows:
         entries = [_entry(message, records, found) for message in row.stored]
         entries = [
@@ -411,7 +427,7 @@ async def _lines(chat: Conversation, rows: Sequence[Row], calls: Calls) -> list[
         shown = None
         if message is not None:
             shown = body_of(message, _VIEW_BYTES, is_plain=state in _ONLY_TEXT)
-        lines.append(_Line(entries, row.given, shown, is_open=state in _HALVES - opened))
+        lines.append(_PageRow(entries, row.given, shown, is_open=state in _HALVES - opened))
         opened.add(state)
     return lines
 
@@ -419,9 +435,10 @@ async def _lines(chat: Conversation, rows: Sequence[Row], calls: Calls) -> list[
 async def _results(
     chat: Conversation, shown: Sequence[StoredMessage]
 ) -> tuple[dict[str, ToolRecord], dict[str, str]]:
-    """Return the tool results of a page in full, the small ones first, as far as their sizes allow.
+    """Return the tool results of a page in full, smaller ones first, up to a total size.
 
-    Of those that are damaged, which the page shows as stubs, return what is wrong and the command that checks them.
+    The second value has the problem of each damaged result, with the command that checks it; the page shows these
+    results as stubs.
     """
     tools = sorted(
         (result for result in shown if result.message.type == "tool"),
@@ -443,7 +460,7 @@ async def _results(
 async def _sound_results(
     chat: Conversation, ids: Sequence[str]
 ) -> tuple[dict[str, ToolRecord], dict[str, str]]:
-    """Read results one by one, since one of them is damaged."""
+    """Read results one by one, because one of them is damaged; the return value is that of `_results`."""
     records = dict[str, ToolRecord]()
     damage = dict[str, str]()
     for id_ in ids:
@@ -460,14 +477,14 @@ def _entry(
     stored: StoredMessage,
     records: Mapping[str, ToolRecord],
     tools: Mapping[tuple[int, str], ToolCall],
-) -> _Entry:
+) -> _PrintedMessage:
     message = stored.message
     record = records.get(str(stored.message.id))
     numbers = [source.source_id for source in record.sources] if record else []
     whole = message if record is None else message.model_copy(update={"content": record.content})
     calls = message.tool_calls if isinstance(message, AIMessage) else []
     lost = ToolCall(stored.ordinal)
-    return _Entry(
+    return _PrintedMessage(
         stored,
         body_of(whole, _LOG_BYTES, is_stored=True, with_calls=False),
         _line_of(record, first_line(whole, _LINE)),
@@ -492,14 +509,14 @@ async def _cited_sources(
 
 
 def _marked(stored: Sequence[StoredMessage]) -> list[StoredMessage]:
-    """Return the answers with marks of citations. Slow for long ones."""
+    """Return the answers with marks of citations. Slow for long answers."""
     answers = (message for message in stored if message.message.type == "ai")
     return [answer for answer in answers if any(True for _ in marks_in(answer.message.text))]
 
 
 async def _citations(chat: Conversation, answer: StoredMessage) -> dict[int, int]:
-    """Return the sources of an answer by their numbers in it; none if a result of its turn is damaged."""
-    with suppress(CorruptDocumentError):  # the result says so itself
+    """Return the sources of an answer by their numbers in it; {} if a result of its turn is damaged."""
+    with suppress(CorruptDocumentError):  # the page shows the problem at the result itself
         return {
             citation.number: citation.source_id
             for citation in await chat.citations(answer.message)
@@ -509,9 +526,9 @@ async def _citations(chat: Conversation, answer: StoredMessage) -> dict[int, int
 
 
 def _replaced(stored: Sequence[StoredMessage]) -> dict[int, int]:
-    """Return the first message of each rewound range and the one that follows it, by each other's ordinals.
+    """Map the first message of each rewound range to the message after the range, and the reverse, by their ordinals.
 
-    Only if both are questions or both are answers, so that one stands in the place of the other.
+    Only pairs of two questions or two answers are included, as one replaced the other.
     """
     firsts = [next(run) for _, run in groupby(stored, key=lambda message: message.is_rewound)]
     pairs = [
@@ -525,7 +542,7 @@ def _replaced(stored: Sequence[StoredMessage]) -> dict[int, int]:
 
 
 def _line_of(record: ToolRecord | None, text: str) -> str:
-    """Return the titles of a result's first sources, or else the text."""
+    """Return the titles of a result's first sources; without titles, the text."""
     if record is None:
         return text
     shown = [source.title for source in record.sources[:_TITLES] if source.title]
@@ -537,9 +554,9 @@ def _line_of(record: ToolRecord | None, text: str) -> str:
 
 
 def _sections(
-    lines: Sequence[_Line], stored: Sequence[StoredMessage], last: int | None
+    lines: Sequence[_PageRow], stored: Sequence[StoredMessage], last: int | None
 ) -> list[_Section]:
-    """Divide rows at turns; `last` is the number of the turn to which the last message belongs, if it is known."""
+    """Divide rows into turns; `last` is the number of the last message's turn, None if it is not known."""
     title_of = _titles(stored, last)
     sections = list[_Section]()
     for line in lines:
@@ -551,8 +568,8 @@ def _sections(
     return sections
 
 
-def _titles(stored: Sequence[StoredMessage], last: int | None) -> Callable[[_Line], str]:
-    """Return a function that gives the title of the section that a row begins; `last` is as in `_sections`."""
+def _titles(stored: Sequence[StoredMessage], last: int | None) -> Callable[[_PageRow], str]:
+    """Return a function from the first row of a section to its title; `last` is as in `_sections`."""
     if last is None:
         return lambda _: "Turn, continued"
     active = [message for message in stored if not message.is_rewound]
@@ -561,8 +578,8 @@ def _titles(stored: Sequence[StoredMessage], last: int | None) -> Callable[[_Lin
     return lambda line: _title(line, lambda ordinal: earlier + bisect_right(questions, ordinal))
 
 
-def _begins(line: _Line, section: _Section) -> bool:
-    """Return True if a row begins a section: a question, unless only rewound ones precede it, and a run alone."""
+def _begins(line: _PageRow, section: _Section) -> bool:
+    """Return True if a row begins a section: a question after rows that are not all rewound, or a row of a run."""
     if line.is_run or any(entry.is_run for entry in section.lines):
         return line.first is not None
     if section.is_rewound and line.first and not line.first.is_rewound:
@@ -571,11 +588,11 @@ def _begins(line: _Line, section: _Section) -> bool:
     return line.first is not None and begins_turn(line.first) and not is_rewound
 
 
-def _is_active_question(line: _Line) -> bool:
+def _is_active_question(line: _PageRow) -> bool:
     return line.first is not None and begins_turn(line.first) and not line.first.is_rewound
 
 
-def _title(line: _Line, turn_at: Callable[[int], int]) -> str:
+def _title(line: _PageRow, turn_at: Callable[[int], int]) -> str:
     if line.first is None or line.first.message.type == "system":
         return ""
     if begins_turn(line.first) and line.first.is_rewound and not line.is_run:

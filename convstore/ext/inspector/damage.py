@@ -1,6 +1,6 @@
-"""The page of a conversation in which a stored document is damaged: its log alone, with the damaged messages marked.
+"""The page of a conversation with a damaged document: only its log, with the damaged messages marked.
 
-The view and the calls need every message that they show, so they are left out.
+The page has neither view nor calls, because these cannot be read with a message missing.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _BYTES = 700
 _TOKENS = 100_000
 
 
-class _Row(NamedTuple):
-    """A message, or a range of messages that cannot be read; `problem` says why one cannot, or not whole."""
+class _LogRow(NamedTuple):
+    """A message, or a range of messages that cannot be read; `problem` is the reason, also if only a part is lost."""
 
     first: int
     last: int
@@ -45,7 +45,11 @@ def doctor_command(chat: Conversation | None) -> str:
 async def damaged_page(
     request: Request, chat: Conversation, error: CorruptDocumentError
 ) -> Response:
-    """Return a page of the log, read message by message; raise an error if the totals of its end cannot be read."""
+    """Return a page of the log, read message by message.
+
+    Raises:
+        CorruptDocumentError: The totals at the end of the log cannot be read.
+    """
     newest = await log_of(chat).snapshot()
     last = newest.messages if newest else 0
     before = number_in(request, "before")
@@ -70,8 +74,8 @@ async def damaged_page(
     )
 
 
-async def _row(chat: Conversation, ordinal: int) -> _Row:
-    """Read one message, from either side: a read takes entries next to it along, which may be the damaged ones."""
+async def _row(chat: Conversation, ordinal: int) -> _LogRow:
+    """Read one message; if that fails, from the other side, because each read includes an adjacent entry."""
     problem = "it is missing"
     spans: tuple[dict[str, Any], ...] = ({"after": ordinal - 1}, {"before": ordinal + 1})
     for span in spans:
@@ -81,18 +85,18 @@ async def _row(chat: Conversation, ordinal: int) -> _Row:
             problem = str(error)
             continue
         if found and found[0].ordinal == ordinal:
-            return _Row(
+            return _LogRow(
                 ordinal,
                 ordinal,
                 found[0],
                 body_of(found[0].message, _BYTES),
-                await _hurt(chat, found[0]),
+                await _problem_of_whole(chat, found[0]),
             )
-    return _Row(ordinal, ordinal, problem=problem)
+    return _LogRow(ordinal, ordinal, problem=problem)
 
 
-async def _hurt(chat: Conversation, stored: StoredMessage) -> str:
-    """Return why a message, of which views show a part, cannot be read whole; "" if it can, or is too long to try."""
+async def _problem_of_whole(chat: Conversation, stored: StoredMessage) -> str:
+    """Return the reason why the full content of a message cannot be read; "" if it can, or is too long to try."""
     if stored.tokens <= _TOKENS:
         try:
             await chat.list_messages(after=stored.ordinal - 1, limit=1, full=True, rewound=True)
@@ -101,10 +105,10 @@ async def _hurt(chat: Conversation, stored: StoredMessage) -> str:
     return ""
 
 
-def _joined(rows: Sequence[_Row]) -> list[_Row]:
-    """Join neighbours that cannot be read for the same reason."""
-    joined = list[_Row]()
+def _joined(rows: Sequence[_LogRow]) -> list[_LogRow]:
+    """Join consecutive rows that cannot be read for the same reason."""
+    joined = list[_LogRow]()
     for problem, group in groupby(rows, key=lambda row: "" if row.stored else row.problem):
         same = list(group)
-        joined += [_Row(same[0].first, same[-1].last, problem=problem)] if problem else same
+        joined += [_LogRow(same[0].first, same[-1].last, problem=problem)] if problem else same
     return joined

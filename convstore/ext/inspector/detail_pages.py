@@ -30,11 +30,11 @@ _COVERED_BYTES = 600
 _SUMMARY_CHARACTERS = 20_000
 _LOOKED_AT = 200
 _COVERED = 40
-"""Messages after a source in which citations are looked for, and those on a page of a summary."""
+"""Number of messages after a source that are searched for citations, and of messages on a page of a summary."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _PartSlice:
     name: str
     text: str
     length: int
@@ -72,19 +72,21 @@ async def message_page(request: Request, chat: Conversation) -> Response:
     )
 
 
-def _slice(request: Request, name: str, text: str) -> _Part:
-    """Return the slice of a part that the address asks for, by default the first; HTTPException if it has none."""
+def _slice(request: Request, name: str, text: str) -> _PartSlice:
+    """Return the slice of a part that the address names, by default the first; HTTPException if it does not exist."""
     slices = max(1, -(-len(text) // _SLICE))
     number = 1
     if request.query_params.get("part", "content") == name:
         number = number_in(request, "slice", 1) or 0
     if not 1 <= number <= slices:
         raise HTTPException(404)
-    return _Part(name, text[(number - 1) * _SLICE : number * _SLICE], len(text), number, slices)
+    return _PartSlice(
+        name, text[(number - 1) * _SLICE : number * _SLICE], len(text), number, slices
+    )
 
 
 async def image_page(request: Request, chat: Conversation) -> Response:
-    """Return the image in a content block of a message; 404 for anything that is no image of the four types."""
+    """Return the image in a content block of a message; HTTPException unless it is an image of the four types."""
     found = await chat.get_tool_messages([request.path_params["message_id"]])
     message = HumanMessage(found[0].content if found else "")
     data, kind = await asyncio.to_thread(image_in, message, number_in(request, "number") or 0)
@@ -94,11 +96,11 @@ async def image_page(request: Request, chat: Conversation) -> Response:
 
 
 async def source_page(request: Request, chat: Conversation) -> Response:
-    """Return the page of a source, with the answers that cite it among some messages after the result."""
+    """Return the page of a source, with the answers that cite it in a range of messages after the result."""
     number = number_in(request, "number") or 0
     if not (found := await find_source(chat, number)):
         raise HTTPException(404)
-    chat, record, source = found  # a child's source is shown where it was found
+    chat, record, source = found  # the conversation may be a child
     after = number_in(request, "after") or record.ordinal
     info, messages = await asyncio.gather(
         titled_info(chat), chat.list_messages(after=after, limit=_LOOKED_AT, rewound=True)
@@ -123,7 +125,7 @@ async def source_page(request: Request, chat: Conversation) -> Response:
 async def _citing(
     chat: Conversation, messages: Sequence[StoredMessage], record: ToolRecord, number: int
 ) -> list[StoredMessage]:
-    """Return the answers that cite a source of a result: by its number, or by the one that the result shows."""
+    """Return the answers that cite a source of a result, by its number or by its number in the result's text."""
     marked = await asyncio.to_thread(_marked, messages, record, number)
     cited = await asyncio.gather(*(chat.citations(stored.message) for stored in marked))
     return [
@@ -136,7 +138,7 @@ async def _citing(
 def _marked(
     messages: Sequence[StoredMessage], record: ToolRecord, number: int
 ) -> list[StoredMessage]:
-    """Return the answers that may cite a source. Slow for long ones."""
+    """Return the answers with a mark that may cite a source. Slow for long answers."""
     shown = own_numbers(record).items()
     numbers = {number, *(other for other, source in shown if source == number)}
     answers = [stored for stored in messages if stored.message.type == "ai"]
@@ -150,7 +152,7 @@ def _marked(
 async def _shown_again(
     chat: Conversation, number: int, messages: Sequence[StoredMessage]
 ) -> list[tuple[StoredMessage, int]]:
-    """Return the later results that contain the same text, each with the number that it has there."""
+    """Return the later results with the same source text, each with the number of the source there."""
     tools = {
         str(message.message.id): message for message in messages if message.message.type == "tool"
     }

@@ -1,7 +1,7 @@
-"""Find the images that messages hold, of four types that cannot run anything.
+"""Find the images in messages, of four types that cannot contain scripts.
 
-The first bytes decide the type of an image; what its block says of itself is not trusted. An SVG is never sent, because
-it may hold a script. Images that a block only names by an address are not loaded.
+The first bytes decide the type of an image; the type in its block is not trusted. An SVG is never sent, because it may
+contain a script. Images at an address are not loaded.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _MAX_CHARACTERS = 7_000_000
 
 
 def is_image(block: dict[str, Any]) -> bool:
-    """Return True for a content block that holds an image; one that names an address elsewhere holds none."""
+    """Return True for a content block with the data of an image; False for one that only has an address."""
     return KINDS.get(block_type(block)) == "image" and bool(read_media(block).data)
 
 
 def image_in(message: BaseMessage, number: int) -> tuple[bytes, str]:
-    """Return the image in a content block of a message, counted from 1, with its type; an empty type for none."""
+    """Return the image in a content block of a message, counted from 1, with its type; "" if it is not an image."""
     block = images_in(message).get(number)
     data = _bytes_in(block) if block else b""
     mime_type = true_type(data)
@@ -42,7 +42,7 @@ def images_in(message: BaseMessage) -> dict[int, dict[str, Any]]:
 
 
 def _bytes_in(block: dict[str, Any]) -> bytes:
-    """Return the bytes of an image; none if it is too large or no Base64."""
+    """Return the bytes of an image; empty if it is too large or not valid Base64."""
     data = read_media(block).data
     if len(data) > _MAX_CHARACTERS:
         return b""

@@ -44,16 +44,16 @@ _PAGE = 50
 _CHILDREN = 5
 _HITS = 30
 _MOST_SEARCHED = 1_000
-"""Conversations in which a search that was asked for older ones looks."""
+"""Number of conversations that a search with ``older`` in its address covers."""
 _NO_END = 2**53 - 1
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""Beginnings of a text that a spreadsheet would run as a formula."""
+"""First characters of a text that a spreadsheet would run as a formula."""
 
 
 async def listing_page(
     request: Request, store: ConversationStore, permitted: Mapping[str, str]
 ) -> Response:
-    """Return the list: of the newest conversations that a request may see, those for which its form asks."""
+    """Return the list of conversations that the request may see and its form selects."""
     found = await select(request, store, permitted)
     end = found.query.start + _PAGE
     rows, more = await _with_sub_agents(store, found.rows[found.query.start : end])
@@ -76,7 +76,7 @@ async def listing_page(
 
 
 def address_of(request: Request, **changes: Any) -> str:
-    """Return the query of the list with other values; without those that are empty."""
+    """Return the query of the list with changed values, without empty ones."""
     query = {**request.query_params, **changes}
     return urlencode({name: value for name, value in query.items() if value})
 
@@ -90,7 +90,7 @@ async def exported_list(
 ) -> Response:
     """Return the rows that the form selects as a file to download, "json" or "csv".
 
-    A row has what `convstore list --json` says of a conversation; its cost is without its sub-agents.
+    Rows have the fields of `convstore list --json`; costs do not include sub-agents.
     """
     found = await select(request, store, permitted)
     rows = json_values(await row_documents(store, found.rows, prices))
@@ -125,9 +125,10 @@ def _cell(value: Any) -> Any:
 async def _with_sub_agents(
     store: ConversationStore, rows: Sequence[ListRow]
 ) -> tuple[list[ListRow], dict[str, int]]:
-    """Return rows, each followed by those of its first sub-agents, and how many more there are below a row.
+    """Return rows, each followed by those of its first sub-agents, and the numbers of sub-agents that are not shown.
 
-    Their titles are first questions, where they have none. The number stands by the last row before them.
+    Conversations without a title get their first question as title. The numbers are by the id of the last row shown
+    before the missing sub-agents.
     """
     shown = list[ListRow]()
     more = dict[str, int]()

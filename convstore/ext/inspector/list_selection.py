@@ -1,6 +1,6 @@
-"""What the form of the list selects: of the newest conversations that a request may see, those for which it asks.
+"""Select the conversations that the form of the list describes, among the newest that a request may see.
 
-Addresses hold no scope values: the conversations of one user are found by one of them.
+Addresses do not contain scope values: the conversations of a user are named by the id of one of them.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from convstore.values.reports import SearchResult
 
 _MOST_HITS = 200
 SEARCHED = 500
-"""Conversations in which the list looks for words, the newest ones."""
+"""Number of the newest conversations that the list searches for words."""
 _QUERY_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeChoice:
-    """The conversations that have the same value of a scope key as the one with the id `like`; all without a key."""
+    """The conversations with the same value of a scope key as the conversation `like`; without a key, all of them."""
 
     key: str = ""
     like: str = ""
@@ -71,7 +71,7 @@ class ListQuery:
 
     @classmethod
     def of(cls, request: Request) -> ListQuery:
-        """Return the fields that an address has; HTTPException if the form does not offer one."""
+        """Return the fields of an address; HTTPException if the form does not offer a value."""
         query = request.query_params
         # the button that was pressed comes after the hidden field with the chip of the page
         chip = (query.getlist("show") or [""])[-1]
@@ -89,7 +89,7 @@ class ListQuery:
 
     @property
     def wanted(self) -> Callable[[ListRow], bool] | None:
-        """The rule of its state, for which more conversations are read; None without a state, or with words."""
+        """The rule of its state, for which further conversations are read; None without a state, and with words."""
         return CHIPS[self.chip][1] if self.chip and not self.words.strip() else None
 
 
@@ -99,13 +99,13 @@ class Selection:
 
     Attributes:
         query: The fields of the form.
-        choice: The scope value that it names.
+        choice: Its scope value.
         covered: The conversations from which it selects, newest first.
-        in_time: Those with its words and in its time, in any state.
-        rows: Those in its state, in its order.
-        missed: Why more conversations may have its words; "" if none does.
-        next_cursor: Cursor of the conversations before these; None if there are none.
-        milliseconds: The time that all this took.
+        in_time: The conversations with its words and in its time, in any state.
+        rows: The conversations of these in its state, in its order.
+        missed: The reason why more conversations may have its words; "" if all were searched.
+        next_cursor: Cursor of the older conversations; None if there are no older ones.
+        milliseconds: The time that the selection took.
     """
 
     query: ListQuery
@@ -119,19 +119,19 @@ class Selection:
 
     @property
     def headline(self) -> str:
-        """How many it selects of how many, as the beginning of a sentence."""
+        """The numbers of selected and of covered conversations, as the beginning of a sentence."""
         return self.headline_of(len(self.rows), len(self.covered))
 
     @property
     def is_last(self) -> bool:
-        """True if it selects none of the conversations before these; words are looked for in the newest alone."""
+        """True if it cannot select older conversations; words are only searched in the newest ones."""
         if self.next_cursor is None or self.query.words.strip():
             return True
         span = TIMES[self.query.time][1]
         return not may_be_since(self.covered[-1].info, datetime.now(UTC) - span if span else None)
 
     def headline_of(self, selected: int, covered: int) -> str:
-        """Return the headline of so many conversations of so many, of which these are the last."""
+        """Return the headline for numbers of conversations that include earlier pages."""
         of = counted(covered, "conversation")
         if self.query.cursor:
             of = f"the {of} before"
@@ -149,9 +149,9 @@ async def select(
     *,
     cursor: str | None = None,
 ) -> Selection:
-    """Return what the address selects of a page of conversations, by default that of its cursor.
+    """Return the selection of an address from one page of conversations, by default the page of the address's cursor.
 
-    HTTPException if it asks for something unknown.
+    HTTPException for an unknown value.
     """
     began = time.perf_counter()
     query = ListQuery.of(request)
@@ -170,9 +170,9 @@ async def select(
 async def _with_words(
     store: ConversationStore, rows: Sequence[ListRow], query: ListQuery, scope: dict[str, Any]
 ) -> tuple[list[ListRow], str]:
-    """Return the rows of conversations with messages that match the words, and why others may match, too.
+    """Return the rows of conversations with messages that match the words, and the reason why others may match, too.
 
-    All rows without words.
+    Without words, return all rows.
     """
     if not query.words.strip():
         return list(rows), ""
@@ -186,7 +186,7 @@ async def _with_words(
 
 
 def missed_by(found: SearchResult, *, is_older: bool) -> str:
-    """Return why conversations that a search did not find may match, too; "" if none does."""
+    """Return the reason why conversations that a search did not find may match, too; "" if the search was complete."""
     hits = sum(len(conversation.hits) for conversation in found.conversations)
     if hits >= _MOST_HITS:
         return f"only those with the {_MOST_HITS} best messages are listed"
@@ -198,5 +198,5 @@ def missed_by(found: SearchResult, *, is_older: bool) -> str:
 
 
 def words_in(request: Request) -> str:
-    """Return the words that an address has."""
+    """Return the search words of an address, cut at a maximum length."""
     return request.query_params.get("q", "")[:_QUERY_CHARACTERS]

@@ -1,6 +1,6 @@
 """The overview of a conversation: all its calls in at most 150 bars with marks, and below them the calls of a window.
 
-A call is an AI message, which answers it. Sizes are those of stamps; a call without one has no bar.
+A call is represented by the AI message that answers it. Sizes come from stamps; a call without a stamp has no bar.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from starlette.responses import Response
 from convstore import Conversation
 from convstore.ext.inspector.call_page import titled_info
 from convstore.ext.inspector.rendering import number_in, render
-from convstore.ext.inspector.strip import BEHIND, Scale, parts_in
+from convstore.ext.inspector.strip import DRAWING_ORDER, Scale, parts_in
 from convstore.ext.model_calls import CallFold, ModelCall
 from convstore.types import ConversationInfo
 from convstore.values.plain import slices
@@ -31,26 +31,26 @@ _STEP = 8
 _WIDTH = 6
 _HEIGHT = 92
 _KEPT = 16
-"""Conversations whose calls are kept."""
+"""Number of conversations whose calls are cached."""
 
 _SECONDS = 3.0
-"""Time for the log; at least one page is read."""
+"""Time limit for reading the log; at least one page is read."""
 
 _LONGEST = 120.0
-"""Time for the rest of the log, if a person asked for it."""
+"""Time limit for reading the rest of the log, if the address asks for it."""
 
 _ROWS = 50
-"""Calls below the overview, at least; a window of a long conversation has more."""
+"""Minimum of calls below the overview; a window of a long conversation has more."""
 
 
 @dataclass(slots=True)
 class CallsRead(CallFold):
-    """The calls of a log as far as it was read; `is_whole` is True if that is all of it."""
+    """The calls of the part of a log that was read; `is_whole` is True if the whole log was read."""
 
     is_whole: bool = False
 
     async def read(self, chat: Conversation, seconds: float) -> None:
-        """Go on with the log for a time, to its end if that suffices."""
+        """Read more of the log, until its end or a time limit."""
         end = time.monotonic() + seconds
         while not self.is_whole:
             page = await chat.list_messages(after=self.last, limit=_PAGE, rewound=True)
@@ -64,7 +64,7 @@ class CallsRead(CallFold):
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Calls that share a bar, which has the size of the largest."""
+    """Calls that share a bar; the bar has the size of the largest call."""
 
     calls: Sequence[ModelCall]
 
@@ -75,7 +75,9 @@ class Bucket:
 
 
 class Overview:
-    """The bars of all calls, and the window of those below them, from the call that answers with an ordinal on.
+    """The bars of all calls, and the window of calls that is listed below them.
+
+    `first` is the ordinal of the window's first call; None for the last calls.
 
     Attributes:
         calls: All calls.
@@ -109,13 +111,13 @@ class Overview:
 
     @property
     def window(self) -> tuple[int, int]:
-        """Left edge and width of the window, in pixels."""
+        """The left edge and the width of the window, in pixels."""
         left = self.start // self._size
         right = -(-self.end // self._size)
         return left * _STEP, max(1, right - left) * _STEP
 
     def links(self) -> Iterator[tuple[int, int, str, bool]]:
-        """Yield the windows with links: first ordinal, width in pixels, a text, True for the one below."""
+        """Yield the windows with links: first ordinal, width in pixels, a text, and True for the window shown below."""
         shown = self.rows[0].ordinal if self.rows else 0
         for buckets in slices(self.buckets, _WINDOW_BUCKETS):
             first = buckets[0].calls[0].ordinal
@@ -125,8 +127,8 @@ class Overview:
             yield first, _STEP * len(buckets), text, first <= shown <= last
 
     def paths(self) -> dict[str, str]:
-        """Return the bars and marks as paths by their class, in the order in which they are drawn."""
-        paths: dict[str, str] = dict.fromkeys((*BEHIND, "ink", "hollow", "bad", "mark"), "")
+        """Return the bars and marks as SVG paths by their class, in the order in which they are drawn."""
+        paths: dict[str, str] = dict.fromkeys((*DRAWING_ORDER, "ink", "hollow", "bad", "mark"), "")
         for index, bucket in enumerate(self.buckets):
             parts = parts_in(bucket.largest.stamp)
             bar = self.scale.rectangles(parts, index * _STEP + 1, _WIDTH)
@@ -134,10 +136,10 @@ class Overview:
                 paths[name] += path
         return {name: path for name, path in paths.items() if path}
 
-    def around(self, has: Callable[[ModelCall], object]) -> tuple[int, int, int]:
-        """Return how many calls have something, and the ordinals of the last before the window and the first after.
+    def neighbours(self, has: Callable[[ModelCall], object]) -> tuple[int, int, int]:
+        """Count the calls with a property; return the count, the last one before the window and the first after it.
 
-        0 for none.
+        The calls are given by their ordinals; 0 if there is no such call.
         """
         found = [call.ordinal for call in self.calls if has(call)]
         if not self.rows:
@@ -150,7 +152,7 @@ class Overview:
 
 
 def _marks(index: int, bucket: Bucket) -> Iterator[tuple[str, str]]:
-    """Yield the marks of a bar: a new summary above it, a break and a failure in two lines below it."""
+    """Yield the marks of a bar: a new summary above it, a cache break and a failure in two lines below it."""
     middle = index * _STEP + _STEP // 2
     if any(call.has_summary for call in bucket.calls):
         yield "mark", f"M{middle} 1l4 4-4 4-4-4z"
@@ -172,47 +174,47 @@ MARKS: Mapping[str, tuple[Callable[[ModelCall], object], str, str, str]] = {
     "ink": (lambda call: call.is_break, "other cache break", "other cache breaks", "break"),
     "mark": (lambda call: call.has_summary, "summary", "summaries", "summary"),
 }
-"""What the page counts and leads to: its rule, its name, that of several, and its name in links."""
+"""The properties of calls that the page counts and links to: rule, singular, plural, and name in links."""
 
 
 class OverviewCache:
-    """The calls of conversations that were looked at last; no text of a message is kept."""
+    """A cache of the calls of recently viewed conversations, without texts of messages."""
 
     def __init__(self) -> None:
         self._kept = dict[str, tuple[object, CallsRead]]()
 
     async def read(self, chat: Conversation, info: ConversationInfo, seconds: float) -> CallsRead:
-        """Return the calls of a conversation; read its log for a time if it changed, or was not read to its end."""
+        """Return the calls of a conversation; if it changed or was not read completely, read more of its log first."""
         state = info.updated_at, info.message_count, info.tokens
-        known, marks = self._kept.pop(info.conversation_id, (None, CallsRead()))
+        known, calls = self._kept.pop(info.conversation_id, (None, CallsRead()))
         if known != state:
-            marks = CallsRead()
-        await marks.read(chat, seconds)
-        self._kept[info.conversation_id] = state, marks
+            calls = CallsRead()
+        await calls.read(chat, seconds)
+        self._kept[info.conversation_id] = state, calls
         if len(self._kept) > _KEPT:
             del self._kept[next(iter(self._kept))]
-        return marks
+        return calls
 
 
 async def overview_page(cache: OverviewCache, request: Request, chat: Conversation) -> Response:
-    """Return the overview of a conversation, with the calls from the one that ``from=`` names on."""
+    """Return the page with the overview of a conversation; the window begins with the call ``from=`` of the address."""
     info = await titled_info(chat)
     began = time.perf_counter()
     seconds = _LONGEST if "whole" in request.query_params else _SECONDS
-    marks = await cache.read(chat, info, seconds)
+    read = await cache.read(chat, info, seconds)
     milliseconds = round(1_000 * (time.perf_counter() - began))
-    overview = Overview(marks.calls, number_in(request, "from", number_in(request, "at")))
+    overview = Overview(read.calls, number_in(request, "from", number_in(request, "at")))
     return render(
         "overview.html",
         request,
         info=info,
-        last=marks.last,
-        is_whole=marks.is_whole,
+        last=read.last,
+        is_whole=read.is_whole,
         milliseconds=milliseconds,
         overview=overview,
         height=_HEIGHT,
-        jumps={name: (*overview.around(has), *words) for name, (has, *words) in MARKS.items()},
-        at_ends=sum(call.cut_by == TURN_ENDED for call in marks.calls),
+        jumps={name: (*overview.neighbours(has), *words) for name, (has, *words) in MARKS.items()},
+        at_ends=sum(call.cut_by == TURN_ENDED for call in read.calls),
         children=await _children(chat, info, overview.rows),
     )
 
@@ -220,7 +222,7 @@ async def overview_page(cache: OverviewCache, request: Request, chat: Conversati
 async def _children(
     chat: Conversation, info: ConversationInfo, calls: Sequence[ModelCall]
 ) -> dict[int, list[ConversationInfo]]:
-    """Return the conversations of sub-agents that calls of tools began, by the ordinals of the messages with them."""
+    """Return the conversations of sub-agents that tool calls began, by the ordinal of the message with the call."""
     if not info.has_children:
         return {}
     by_path = {child.scope[PATH]: child for child in await chat.children()}

@@ -39,14 +39,14 @@ _LONG_AGO = timedelta(days=14)
 
 
 def render(name: str, request: Request, status_code: int = 200, **context: Any) -> HTMLResponse:
-    """Return the response with a page; with `is_live` one that may run the script of the inspector."""
+    """Return the response with a page; `is_live` in the context allows the page to run the inspector's script."""
     base = str(request.scope.get("root_path", "")).rstrip("/")
     template = _environment().get_template(name)
     at = number_in(request, "at") if context.get("info") else None
     kept = {"at": at, **what_if_in(request)} if at else what_if_in(request)
 
     def stay(address: str, call: int | None = at) -> str:
-        """Return an address of the same conversation that keeps the call and the policy under which it is shown."""
+        """Return an address in the same conversation with the selected call and policy of the current page."""
         page, mark, anchor = address.partition("#")
         query = urlencode({"at": call, **what_if_in(request)} if call else what_if_in(request))
         if not query:
@@ -60,14 +60,14 @@ def render(name: str, request: Request, status_code: int = 200, **context: Any) 
 
 
 def what_if_in(request: Request) -> dict[str, str]:
-    """Return the options of a policy that the address has in place of those of the call."""
+    """Return the policy options in the address, which replace those of the call's policy."""
     return {
         name: request.query_params[name][:16] for name in _OPTIONS if name in request.query_params
     }
 
 
 def number_in(request: Request, name: str, default: int | None = None) -> int | None:
-    """Return a number of the path or query, the default if it is missing; HTTPException if not from 0 to 2**53 - 1."""
+    """Return a number of the path or query, or the default. HTTPException for other values than 0 to 2**53 - 1."""
     text = request.path_params.get(name, request.query_params.get(name))
     if text is None:
         return default
@@ -106,7 +106,7 @@ def _environment() -> Environment:
 
 
 def _bytes(number: int) -> str:
-    """Return a size for people.
+    """Return a size in a readable unit.
 
     >>> _bytes(284), _bytes(55_300)
     ('284 bytes', '55.3 kB')
@@ -115,7 +115,7 @@ def _bytes(number: int) -> str:
 
 
 def _ago(at: datetime, now: datetime) -> str:
-    """Return how long ago something was, or its date if that is long.
+    """Return the time that passed since a moment, or its date if it is long ago.
 
     >>> now = datetime(2026, 11, 22, 10, tzinfo=UTC)
     >>> [_ago(now.replace(day=day, hour=hour), now) for day, hour in ((22, 10), (22, 8), (20, 9), (1, 1))]

@@ -1,7 +1,7 @@
-"""Protect the pages: headers of every answer, GET alone, the authorization of a mounted inspector, the local gate.
+"""Protect the pages: security headers, only GET, the authorization of a mounted inspector, and the local gate.
 
-A mounted inspector asks `authorize` at every request. One that the command line opens accepts connections of this
-machine only, with a token that works once.
+A mounted inspector calls `authorize` at every request. The command line's inspector only accepts connections from this
+machine, with a token that works once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _POLICY = (
 WITH_SCRIPT = {
     "Content-Security-Policy": f"{_POLICY}; script-src 'self'; connect-src 'self'",
 }
-"""Header of a page that follows a running turn with a script of the inspector; no other page may run one."""
+"""Header of a page that follows a running turn with the inspector's script; other pages may not run scripts."""
 
 _HEADERS = {
     "Content-Security-Policy": _POLICY,
@@ -57,7 +57,7 @@ _HEADERS = {
 
 
 class Guard:
-    """Sets the security headers on every answer, also on errors, and refuses every method but GET."""
+    """Sets the security headers on every response, including errors, and refuses every method except GET."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -85,8 +85,8 @@ async def scope_for(authorize: Authorize, request: Request) -> dict[str, str]:
     """Return the scope values that limit a request; an empty dict for `EVERYTHING`.
 
     Raises:
-        HTTPException: The request may see nothing.
-        InvalidScopeError: `authorize` returned something else than a mapping, None or `EVERYTHING`.
+        HTTPException: The request may not see any conversation.
+        InvalidScopeError: `authorize` returned a value that is not a mapping, None or `EVERYTHING`.
     """
     permission: Any = await run_in_threadpool(authorize, request)  # a sync function may block
     if inspect.isawaitable(permission):
@@ -115,7 +115,7 @@ class LocalGate:
         port: The port on which it is served; requests must name it and this machine as their host.
         token: The token.
         on_refused: Called with a new token when another browser, or a bookmark, is refused after the token was used.
-            By default there is no new one.
+            By default no new token is made.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class LocalGate:
         await app(scope, receive, send)
 
     def _admit(self, request: Request) -> Response | None:
-        """Return None for a request that may pass, else the answer to it."""
+        """Return None for a request that is admitted, else the response to it."""
         if request.headers.getlist("host") not in [[host] for host in self._hosts]:
             return PlainTextResponse("This address belongs to this machine only.", 403)
         is_known = _is_equal(request.cookies.get(self._cookie, ""), self._session)
@@ -162,7 +162,7 @@ class LocalGate:
         return self._refusal()
 
     def _refusal(self) -> Response:
-        """Explain how to get in; make a new token if the last one was used."""
+        """Return a response that explains how to get access; make a new token if the last one was used."""
         reason = "This address was opened before, or has no valid token."
         if self._on_refused is None:
             return PlainTextResponse(f"{reason} Run convstore inspect again for a new one.", 403)

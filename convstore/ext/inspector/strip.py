@@ -1,6 +1,6 @@
-"""The strip above a call: one thin bar for each model call, with what filled it and what happened.
+"""The strip above a call: one thin bar for each model call, with the parts of its view and marks for its events.
 
-Its numbers come from stamps, so a call costs nothing to draw; the next call has none, and its view is loaded.
+The numbers come from stamps, so drawing a call needs no command. The next call has no stamp, so its view is loaded.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from convstore.ext.inspector.comparison import View
+from convstore.ext.inspector.comparison import AlignedView
 from convstore.ext.model_calls import Calls, ModelCall
 from convstore.values.stamps import TURN_ENDED, ViewStamp
 
@@ -18,26 +18,26 @@ _STEP = 28
 _WIDE_STEP = 44
 _FEWER_CALLS = 9
 _LONG = 10_000
-"""Ordinals from here on have labels that need wider steps, so that fewer fit."""
+"""Ordinals from here on need wider labels, so that fewer bars fit."""
 _WIDTH = 18
 _TOP = 12
 _BASE = 68
-BEHIND = ("now", "turn", "stub", "summary", "system")
+DRAWING_ORDER = ("now", "turn", "stub", "summary", "system")
 """The parts of a bar in the order in which they are drawn; each is a rectangle from the base line."""
 
 _FARTHEST = 1.5
-"""A budget above so many times the largest call would make all bars too low, so it is not drawn."""
+"""Highest ratio of budget to largest call at which the budget is drawn; a higher budget would make all bars too low."""
 
 
 class Scale(NamedTuple):
-    """The heights of bars: `top` tokens are the height of the highest, or of the budget if that is not far above."""
+    """The scale of the bars: `top` is the tokens of the highest bar, or the budget if it is not far above."""
 
     top: int
     budget: int | None
 
     @classmethod
     def of(cls, sizes: Iterable[int], budget: int | None) -> Scale:
-        """Return the scale of bars with some sizes."""
+        """Return the scale for bars of these sizes."""
         highest = max(sizes, default=0) or 1
         if budget is not None and budget <= _FARTHEST * highest:
             highest = max(highest, budget)
@@ -45,7 +45,7 @@ class Scale(NamedTuple):
 
     @property
     def budget_at(self) -> float | None:
-        """The height of the line of the budget, None if it is far above all bars."""
+        """The y coordinate of the budget's line; None without a budget, or if it is far above all bars."""
         return None if self.budget is None or self.budget > self.top else self._y(self.budget)
 
     def _y(self, tokens: float) -> float:
@@ -54,9 +54,9 @@ class Scale(NamedTuple):
     def rectangles(
         self, parts: Mapping[str, int], left: int, width: int
     ) -> Iterator[tuple[str, str]]:
-        """Yield the rectangle of each part of a bar as a path.
+        """Yield the rectangle of each part of a bar as an SVG path.
 
-        Each stands on the base line, behind those of the parts below it, so that bars are to scale.
+        Each rectangle begins at the base line and covers the parts below it; these are drawn over it later.
         """
         size = 0
         for part, tokens in parts.items():
@@ -67,7 +67,7 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A call: the ordinal of its answer, 0 for the next call, the tokens of each part, and what happened."""
+    """The bar of a call: the ordinal of its answer, 0 for the next call, the tokens of each part, and its events."""
 
     ordinal: int
     parts: Mapping[str, int]
@@ -79,14 +79,14 @@ class Bar:
 
     @property
     def tokens(self) -> int:
-        """Its size; 0 if it is not known."""
+        """The size of the view; 0 if it is not known."""
         return sum(self.parts.values())
 
     @property
     def title(self) -> str:
-        """Text that describes the bar."""
+        """The text that describes the bar."""
         name = f"Call for message {self.ordinal}" if self.ordinal else "The next call"
-        happened = {
+        events = {
             "rewound": self.is_rewound,
             "a summary was made": self.has_summary,
             f"the cache broke ({self.cut_by})": self.cut_by,
@@ -94,13 +94,13 @@ class Bar:
         }
         size = f"{self.tokens:,} tokens" if self.parts or not self.ordinal else "no stamp"
         return (
-            f"{name}: {', '.join([size, *(text for text, is_true in happened.items() if is_true)])}"
+            f"{name}: {', '.join([size, *(text for text, is_true in events.items() if is_true)])}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """The bars near a call; `earlier` and `later` are the calls at the ends if there are more."""
+    """The bars near a call; `earlier` and `later` are the ordinals of links to further calls, 0 without a link."""
 
     bars: Sequence[Bar]
     scale: Scale
@@ -109,22 +109,22 @@ class Strip:
 
     @property
     def is_wide(self) -> bool:
-        """True if its labels are long."""
+        """True if a label is long."""
         return any(bar.ordinal >= _LONG for bar in self.bars)
 
     @property
     def step(self) -> int:
-        """The pixels from one bar to the next."""
+        """The distance between bars in pixels."""
         return _WIDE_STEP if self.is_wide else _STEP
 
     @property
     def width(self) -> int:
-        """Its width in pixels."""
+        """The width in pixels."""
         return self.step * len(self.bars)
 
     def paths(self) -> dict[str, str]:
-        """Return the rectangles of each part, and the marks, as paths."""
-        paths: dict[str, str] = dict.fromkeys((*BEHIND, "ink", "hollow", "bad"), "")
+        """Return the rectangles of each part, and the marks, as SVG paths by their class."""
+        paths: dict[str, str] = dict.fromkeys((*DRAWING_ORDER, "ink", "hollow", "bad"), "")
         for index, bar in enumerate(self.bars):
             left = index * self.step + (self.step - _WIDTH) // 2
             marks = _marks(bar, index * self.step + self.step // 2)
@@ -134,7 +134,7 @@ class Strip:
 
 
 def _marks(bar: Bar, middle: int) -> Iterator[tuple[str, str]]:
-    """Yield the marks above and below a bar as paths: a new summary, a cut of the prompt cache, a failed tool."""
+    """Yield the marks above and below a bar as SVG paths: a new summary, a broken prompt cache, a failed tool."""
     aside = 6 if bar.cut_by and bar.has_failed else 0
     if bar.has_summary:
         yield "summary", f"M{middle} 0l5 5-5 5-5-5z"
@@ -146,11 +146,11 @@ def _marks(bar: Bar, middle: int) -> Iterator[tuple[str, str]]:
         yield "bad", f"M{middle + aside - 4} 74.5a4 4 0 1 1 8 0a4 4 0 1 1-8 0z"
 
 
-def strip_of(calls: Calls, view: View, upcoming: View | None, cut: str) -> Strip:
-    """Return the strip of the calls near the moment, whose bar is that of the view; the last is that of the next call.
+def strip_of(calls: Calls, view: AlignedView, upcoming: AlignedView | None, cut: str) -> Strip:
+    """Return the strip of the calls near the selected one; with `upcoming`, the last bar is that of the next call.
 
-    `cut` is what broke the cache of the call of the moment. The strip begins later than its first call only if they do
-    not fit.
+    `view` is the view of the selected call, and `cut` the cause that broke its cache. Calls at the beginning are left
+    out only if not all calls fit.
     """
     before = _number_before(calls)
     is_long = bool(calls.near) and calls.near[-1].ordinal >= _LONG
@@ -170,20 +170,20 @@ def strip_of(calls: Calls, view: View, upcoming: View | None, cut: str) -> Strip
 
 
 def _earlier_than(calls: Calls, start: int) -> int:
-    """Return the ordinal before which the strip can go on; 0 if it begins with the log."""
+    """Return the ordinal of the link to earlier calls; 0 if the strip begins with the log."""
     if not calls.all or (start == 0 and calls.near[0].ordinal <= 1):
         return 0
     return calls.all[start].ordinal
 
 
 def _number_before(calls: Calls) -> int:
-    """Return the number of calls before the moment."""
+    """Return the number of calls before the selected one."""
     if calls.moment is None:
         return len(calls.all)
     return sum(message.ordinal < calls.moment.ordinal for message in calls.all)
 
 
-def _next_bar(calls: Calls, upcoming: View, cut: str) -> Bar:
+def _next_bar(calls: Calls, upcoming: AlignedView, cut: str) -> Bar:
     """Return the bar of the next call."""
     call = calls.upcoming
     return Bar(
@@ -195,7 +195,7 @@ def _next_bar(calls: Calls, upcoming: View, cut: str) -> Bar:
     )
 
 
-def _bar(call: ModelCall, calls: Calls, view: View, cut: str) -> Bar:
+def _bar(call: ModelCall, calls: Calls, view: AlignedView, cut: str) -> Bar:
     is_current = calls.moment is not None and call.ordinal == calls.moment.ordinal
     return Bar(
         call.ordinal,
@@ -209,7 +209,7 @@ def _bar(call: ModelCall, calls: Calls, view: View, cut: str) -> Bar:
 
 
 def parts_in(stamp: ViewStamp | None) -> dict[str, int]:
-    """Return the parts that a stamp has."""
+    """Return the tokens of each part from a stamp; {} without a stamp."""
     if stamp is None:
         return {}
     return stamp.parts._asdict() if any(stamp.parts) else {"turn": stamp.tokens}

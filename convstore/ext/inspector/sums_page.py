@@ -1,7 +1,7 @@
-"""The page of sums: what the conversations that the form of the list selects have stored, called and cost together.
+"""The page of sums: the stored tokens, calls and costs of the conversations that the form of the list selects.
 
-Sums by scope value, metadata and model come from the rows of a listing. Those of tools, of replaced answers and of
-summaries need the logs. Both are read for a limited time, and each table names what it covers. A link reads the rest.
+Sums by scope value, metadata and model come from the rows of a listing. Sums of tools, replaced answers and summaries
+need the logs. Both are read for a limited time, and each table says how much it covers. A link reads the rest.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from convstore.types import ConversationInfo
 from convstore.values.usage import Prices
 
 _GROUPS = 20
-"""Groups of a table."""
+"""Maximum of groups in a table."""
 
 _TOOLS = 40
-"""Tools of a table."""
+"""Maximum of tools in a table."""
 
 _SECONDS = 3.0
-"""Time for the conversations, and again for their logs; at least one page and one log are read."""
+"""Time limit for the conversations, and again for their logs; at least one page and one log are read."""
 
 _MOST_LOGS = 5_000
-"""Logs that are read: those of the newest conversations."""
+"""Maximum of logs that are read, those of the newest conversations."""
 
 _LONGEST = 120.0
 _MOST_LOGS_OF_ALL = 100_000
-"""Time and logs of the page that a person asked to read everything."""
+"""Time limit and maximum of logs if the address asks for everything."""
 
 
 async def sums_page(

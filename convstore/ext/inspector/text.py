@@ -1,4 +1,4 @@
-"""Turn stored text into harmless, readable text: control characters made visible, JSON indented, Markdown rendered.
+"""Make stored text safe and readable: control characters become visible, JSON is indented, Markdown is rendered.
 
 Every value that a template prints passes through `visible`. Stored text is never trusted: Markdown is rendered without
 raw HTML and without images, and only http and https addresses become links.
@@ -36,7 +36,7 @@ _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e"
     "\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
-"""Characters that steer a terminal, reorder text, are invisible, or cannot be encoded."""
+"""Characters that control a terminal, reorder text, are invisible, or cannot be encoded."""
 
 _LINK = re.compile(r"https?://[^\s]+", re.IGNORECASE)
 
@@ -57,17 +57,17 @@ _FIELDS = {
 """Fields of messages that a page shows as JSON, by their heading."""
 
 _CALLS = frozenset({"tool_use", "tool_call", "function_call"})
-"""Blocks that repeat the calls of their message."""
+"""Types of blocks that repeat the calls of their message."""
 
 _TextPart: TypeAlias = tuple[str, str, bool, int]
 _FEW = 60
-"""Characters for which a text is not cut: a link to the rest would take as much room."""
+"""A text is not cut to save so few characters, because a link to the rest would need as much space."""
 
 _MARKDOWN_TYPES = frozenset({"human", "ai", "system"})
 
 
 def visible(text: str) -> str:
-    r"""Replace characters that are invisible or change the order of text by a visible name.
+    r"""Replace characters that are invisible or change the order of text by visible names.
 
     >>> visible("a\x00b\u202ec"), visible("line\none")
     ('a␀b⟨U+202E⟩c', 'line\none')
@@ -81,7 +81,7 @@ def _name(character: str) -> str:
 
 
 def finalize(value: Any) -> Any:
-    """Make a value visible before a template escapes it; markup that this package made stays as it is."""
+    """Make a text visible before a template escapes it; markup of this package and other values are unchanged."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     return visible(value)
@@ -109,7 +109,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def shorten_at_word(text: str, limit: int) -> str:
-    """Return a text, or its beginning and an ellipsis; it ends with a word if that takes at least half of the limit.
+    """Return a text, or its beginning and an ellipsis. It is cut after a word, unless less than half would be left.
 
     >>> shorten_at_word("one two three", 9), shorten_at_word("o " + "x" * 20, 9)
     ('one two…', 'o xxxxxxx…')
@@ -124,7 +124,7 @@ def shorten_at_word(text: str, limit: int) -> str:
 
 
 def marked(text: str, marks: Callable[[str], list[tuple[int, int]]]) -> list[str]:
-    """Return a text in pieces, of which every second one is marked.
+    """Split a text into parts; every second part is marked.
 
     >>> marked("Two seals bark.", lambda text: [(4, 9)])
     ['Two ', 'seals', ' bark.']
@@ -134,7 +134,7 @@ def marked(text: str, marks: Callable[[str], list[tuple[int, int]]]) -> list[str
 
 
 def pretty(text: str, *, limit: int = 20_000) -> str:
-    r"""Indent a text that is a JSON object or list; return any other text, and a long one, as it is.
+    r"""Indent a text that is a JSON object or list; any other text, and a long one, is unchanged.
 
     >>> pretty('{"a": [1, 2]}')
     '{\n  "a": [\n    1,\n    2\n  ]\n}'
@@ -183,17 +183,17 @@ _MARKDOWN = _markdown()
 
 
 def rendered(text: str) -> Markup:
-    """Render Markdown without raw HTML; a text whose markup would be much larger than itself is shown as it is."""
+    """Render Markdown without raw HTML; if the markup would be much larger than the text, the text is not rendered."""
     shown = visible(text)
-    # once more, because Markdown decodes character references
+    # applied again, because Markdown decodes character references
     html = visible(_MARKDOWN.render(shown))
     if len(html) > 4 * len(shown) + 1_000:
         html = f"<p>{escapeHtml(shown)}</p>"
     return Markup(html)  # noqa: S704 - the parser escapes everything but its own tags
 
 
-class Piece(NamedTuple):
-    """A part of a message: its heading, its text as markup or as it is, and the number of the image that it names."""
+class BodyPart(NamedTuple):
+    """A part of a message: its heading, its text, plain or as markup, and the number of its image, 0 without one."""
 
     heading: str
     text: str | Markup
@@ -202,10 +202,10 @@ class Piece(NamedTuple):
 
 
 class Body(NamedTuple):
-    """The beginning of the message with an id, and the number of characters left out."""
+    """The beginning of a message in parts, with its id and the number of characters left out."""
 
     id: str
-    pieces: list[Piece]
+    pieces: list[BodyPart]
     left: int
 
 
@@ -217,11 +217,11 @@ def body_of(
     is_stored: bool = False,
     with_calls: bool = True,
 ) -> Body:
-    """Return the beginning of a message, of about `limit` bytes; with `is_plain` no text is Markdown.
+    """Return the beginning of a message, of about `limit` bytes; with `is_plain` Markdown is not rendered.
 
-    With `is_stored` it is a message of the log, whose images can be shown.
+    Pass `is_stored` for a message of the log, so that its images are shown.
     """
-    pieces = list[Piece]()
+    pieces = list[BodyPart]()
     left = 0
     for heading, whole, is_markdown, image in _texts(message, with_calls=with_calls):
         number = image if is_stored else 0
@@ -236,19 +236,19 @@ def body_of(
         is_code = is_plain or not is_markdown
         shown = beginning if is_code else rendered(beginning)
         if shown or heading:
-            pieces.append(Piece(heading, shown, is_code, number))
+            pieces.append(BodyPart(heading, shown, is_code, number))
     return Body(str(message.id), pieces, left)
 
 
 def _without_image(text: str, number: int) -> str:
-    """Return a text; of the placeholder of a numbered image, the part that stands below the image itself."""
+    """Return a text; for the placeholder of a numbered image, only its description, which is shown below the image."""
     if not number:
         return text
     return text[1:].partition("; left out")[0].rstrip("]")
 
 
 def _beginning(text: str, limit: int) -> str:
-    """Return about `limit` bytes of a text; all of it if only a few characters more are left."""
+    """Return about `limit` bytes of a text, or the whole text if only a few characters would be cut."""
     beginning = clip(text, max(limit, 0))
     if beginning and len(text) - len(beginning) <= _FEW:
         return text
@@ -256,7 +256,7 @@ def _beginning(text: str, limit: int) -> str:
 
 
 def sent_text(message: BaseMessage) -> str:
-    """Return what a model gets of a message: its texts as they are, then its calls; images and files are named."""
+    """Return the text that a model gets for a message: its texts, then its calls; images and files are described."""
     content = [message.content] if isinstance(message.content, str) else message.content
     calls = message.tool_calls if isinstance(message, AIMessage) else []
     texts = [_sent_block(block) for block in content] + [
@@ -284,9 +284,9 @@ def first_line(message: BaseMessage, limit: int) -> str:
 
 
 def with_citations(body: Body, address: str, sources: Mapping[int, int]) -> Body:
-    """Link the citations in Markdown to their sources, which are given by the numbers in the text.
+    """Link the citations in rendered Markdown to their sources; `sources` maps numbers of the text to sources.
 
-    >>> cited = Body("id", [Piece("", Markup("<p>Fish [2, 9]. <code>[2]</code></p>"))], 0)
+    >>> cited = Body("id", [BodyPart("", Markup("<p>Fish [2, 9]. <code>[2]</code></p>"))], 0)
     >>> print(with_citations(cited, "/sources/{}", {2: 12}).pieces[0].text)
     <p>Fish [<a class="cite" href="/sources/12">2</a>, 9]. <code>[2]</code></p>
     """
@@ -303,7 +303,7 @@ def with_citations(body: Body, address: str, sources: Mapping[int, int]) -> Body
         is_mark = found["cited"] and marks_in(unescape(found["cited"]))
         return _NUMBER.sub(link, found[0]) if is_mark else found[0]
 
-    def linked(piece: Piece) -> Piece:
+    def linked(piece: BodyPart) -> BodyPart:
         if not isinstance(piece.text, Markup):
             return piece
         text = _BRACKETS.sub(cited, piece.text)
@@ -313,13 +313,13 @@ def with_citations(body: Body, address: str, sources: Mapping[int, int]) -> Body
 
 
 def own_numbers(record: ToolRecord) -> dict[int, int]:
-    """Return the sources by the numbers that a result shows, if these are others than the sources have."""
+    """Return the sources by their numbers in a result's text, if these differ from the sources' own numbers."""
     shown = numbers_shown(record.content, record.sources) if record.sources else {}
     return {number: source for number, source in shown.items() if number != source}
 
 
 def whole_parts(message: BaseMessage, artifact: Any = None) -> dict[str, str]:
-    """Return every part of a message as text, by name, without empty ones."""
+    """Return the non-empty parts of a message as text, by name; an empty content if there are none."""
     content = message.content
     parts = {"content": content if isinstance(content, str) else as_json(content)}
     if artifact is not None:
@@ -333,7 +333,7 @@ def whole_parts(message: BaseMessage, artifact: Any = None) -> dict[str, str]:
 
 
 def as_json(value: Any) -> str:
-    """Return a value as indented JSON; values that JSON does not have are shown as Python writes them."""
+    """Return a value as indented JSON; values that JSON does not support are written as their `repr`."""
     try:
         return json.dumps(value, indent=2, ensure_ascii=False, default=repr)
     except (TypeError, ValueError, RecursionError):
@@ -341,7 +341,7 @@ def as_json(value: Any) -> str:
 
 
 def _texts(message: BaseMessage, *, with_calls: bool) -> Iterator[_TextPart]:
-    """Yield heading and text of each part of a message, True for a text that may be Markdown, and an image's number."""
+    """Yield the heading and text of each part of a message, True if it may be Markdown, and the number of its image."""
     content = message.content
     for number, block in enumerate([content] if isinstance(content, str) else content, 1):
         part = _part_of(message, block, number)
@@ -356,7 +356,7 @@ def _texts(message: BaseMessage, *, with_calls: bool) -> Iterator[_TextPart]:
 
 
 def _part_of(message: BaseMessage, block: Any, number: int) -> _TextPart | None:
-    """Return the part for a block, in the form of `_texts`; None for a call that has a part of its own."""
+    """Return the part for a block, as `_texts` yields it; None for a call that has a part of its own."""
     if isinstance(block, dict) and is_media(block):
         return "", f"[{media_description(block)}]", False, number if is_image(block) else 0
     text = block if isinstance(block, str) else _text_in(block)
@@ -373,10 +373,10 @@ def _other_part(message: BaseMessage, block: Any) -> _TextPart | None:
     kind = block_type(block)
     if kind in _CALLS and isinstance(message, AIMessage) and message.tool_calls:
         return None
-    said = ""
+    reasoning = ""
     if isinstance(block, dict) and is_reasoning(block):
-        said = reasoning_part(block)["text"]
-    return kind or "content", said or as_json(block), False, 0
+        reasoning = reasoning_part(block)["text"]
+    return kind or "content", reasoning or as_json(block), False, 0
 
 
 def _text_in(block: Any) -> str | None:

@@ -45,9 +45,9 @@ def test_any_number_of_calls_has_at_most_150_bars() -> None:
     overview = Overview(marks(6_000), 6_000)
     assert (overview.rows[0].ordinal, overview.rows[-1].ordinal) == (6_000, 6_238)
     assert [first for first, *_, is_shown in overview.links() if is_shown] == [5_762]
-    assert overview.around(MARKS["bad"][0]) == (60, 5_800, 6_400)
-    assert overview.around(MARKS["ink"][0]) == (30, 5_600, 6_400)
-    assert overview.around(MARKS["mark"][0]) == (0, 0, 0)
+    assert overview.neighbours(MARKS["bad"][0]) == (60, 5_800, 6_400)
+    assert overview.neighbours(MARKS["ink"][0]) == (30, 5_600, 6_400)
+    assert overview.neighbours(MARKS["mark"][0]) == (0, 0, 0)
     left, width = overview.window
     assert left <= 8 * 75 <= left + width <= overview.width
     assert len(re.findall("M", overview.paths()["turn"])) == 150
