@@ -48,7 +48,7 @@ from convstore.exceptions import (
     InvalidMessageError,
     TurnConflictError,
 )
-from convstore.messages.call_arguments import in_two_lists, read_call
+from convstore.messages.call_arguments import as_call_fields, read_call
 from convstore.messages.langchain_dicts import copied
 from convstore.messages.usage import usage_of
 from convstore.values.json_form import with_invalid_calls
@@ -388,7 +388,7 @@ def _take_calls(fields: _Fields, *, index: int) -> _Fields:
         _call(call, field=f"tool_calls[{position}]", index=index)
         for position, call in enumerate(raw)
     ]
-    lists: _Fields = in_two_lists(calls)
+    lists: _Fields = as_call_fields(calls)
     # Splitting the calls into two lists loses their order.
     if all(lists.values()) or not all(_is_plain(call) for call in raw):
         fields["tool_calls"] = raw

@@ -32,7 +32,7 @@ from convstore.exceptions import (
 )
 from convstore.log.facts.standing import Standing
 from convstore.log.turn_record import TurnRecord
-from convstore.messages.filing import came_with, last_question, without_marks
+from convstore.messages.filing import added_to, last_question, without_marks
 from convstore.runtime.background import settle
 from convstore.turns.held import Addition, HeldTurn
 from convstore.turns.streaming import is_streaming
@@ -103,7 +103,7 @@ class TurnAccess:
         """
         columns = dict[str, Columns]()
         for message in messages:
-            if result_id := came_with(message):
+            if result_id := added_to(message):
                 columns[str(message.id)] = Columns(held.record.turn_id, answers=result_id)
         whole = normalize_messages(without_marks(messages))
         options = AppendOptions(columns=columns, **how)

@@ -1,4 +1,4 @@
-"""A LangChain message as data: encoding, compression, tool calls, token counts and text.
+"""Functions on single LangChain messages: encoding, compression, tool calls, token counts and text.
 
-Pure functions on floor 0, used by every room above. It imports only `values` and `exceptions`.
+Pure functions on floor 0, used by every package above. They import only `values` and `exceptions`.
 """

@@ -1,7 +1,7 @@
 """Read the arguments of tool calls, and repair them so that they are always valid JSON.
 
-Models put raw line breaks into JSON strings, stop in the middle of an object, or write nothing at all. Gateways then
-reject the whole request, each time the history is sent.
+Models put raw line breaks into JSON strings, stop in the middle of an object, or write no arguments at all. Gateways
+then reject every request whose history contains such a call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EMPTY: Final = "{}"
 _JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _SIGN: Final = re.compile(r"\\?[\x00-\x1f]|\\.")
-"""A control character, also one after a lone backslash, or an escape."""
+"""Matches a control character, with a backslash before it if there is one, or an escape."""
 _TEXT_KEYS: Final = ("arguments", "partial_json")
 _DICT_KEYS: Final = ("args", "input", "arguments")
 
@@ -45,8 +45,8 @@ def read_call(name: str, given: Any, call_id: str | None) -> dict[str, Any]:
     return {**invalid_tool_call(name=name, args=raw, id=call_id, error=DEEP_ARGUMENTS)}
 
 
-def in_two_lists(calls: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Return calls as the two fields of an AI message, for the valid and for the invalid ones."""
+def as_call_fields(calls: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return calls as the fields `tool_calls` and `invalid_tool_calls` of an AI message."""
     lists: dict[str, list[Any]] = {"tool_calls": [], "invalid_tool_calls": []}
     for call in calls:
         lists["tool_calls" if call["type"] == "tool_call" else "invalid_tool_calls"].append(call)
@@ -54,7 +54,7 @@ def in_two_lists(calls: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def parsed_arguments(text: str) -> dict[str, Any] | None:
-    """Parse arguments; return {} for no text or ``null``, and None for anything but an object of few levels."""
+    """Parse arguments; return {} for an empty text or ``null``, and None unless it is an object of few levels."""
     try:
         value = json.loads(text) if text.strip() else None
     except (ValueError, RecursionError):
@@ -80,7 +80,7 @@ def sanitize_arguments(text: str) -> str:
 
 
 def arguments_text(given: Any) -> tuple[str, bool]:
-    """Return arguments as the JSON text of an object, and True if that is all of them.
+    """Return arguments as the JSON text of an object, and True if no argument was lost.
 
     >>> arguments_text({"city": "Oslo"}), arguments_text('{"city": "Os')
     (('{"city": "Oslo"}', True), ('{}', False))
@@ -103,7 +103,7 @@ def _escaped(sign: re.Match[str]) -> str:
 
 
 def with_json_arguments(message: AIMessage) -> AIMessage:
-    """Return the message with valid JSON wherever it holds call arguments; the same object if nothing changes.
+    """Return the message with valid JSON wherever it has call arguments; the same object if unchanged.
 
     Checks `tool_calls`, `invalid_tool_calls`, call blocks of the content, and OpenAI's calls in `additional_kwargs`. An
     invalid call stays invalid and keeps its position.

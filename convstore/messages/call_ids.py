@@ -3,9 +3,9 @@
 Providers reject each other's ids by length, character or prefix. A template describes the ids that fit. An id that does
 not fit is replaced in its message and in the call's result.
 
-New ids are derived from the old id and the call's position, without randomness: the same chain always gets the same
-ids. Calls of an AI message that has an id get the same new ids at any position in any list. A result that comes back
-under a new id therefore finds its call.
+New ids are derived from the old id and the call's position, without randomness, so the same chain always gets the same
+ids. Calls of an AI message with an id get the same new ids at any position in any list. So a result that is returned
+with a new id can be matched to its call.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _GEMINI_MAP: Final = "__gemini_function_call_thought_signatures__"
 
 @dataclass(slots=True)
 class NewIds:
-    """Assigns the calls of a chain their ids and never gives two calls the same new one.
+    """Assigns ids to the calls of a chain; two calls never get the same new id.
 
     Attributes:
         template: The template of new ids.
         taken: Ids in use.
-        seen: Occurrences of each old id in messages that have no id of their own.
-        unique: Only the first call with an id keeps it.
-        any_form: An id that does not fit the template may be kept, too, but not an empty one.
+        seen: Number of occurrences of each old id in messages without an id.
+        unique: True if only the first call with an id keeps it.
+        any_form: True to keep also ids that do not fit the template, except empty ones.
     """
 
     template: CallIdTemplate
@@ -45,14 +45,14 @@ class NewIds:
     any_form: bool = False
 
     def give(self, call: Call, message: BaseMessage) -> str:
-        """Return the id of a call of a message if it may stay, else a new one derived from it."""
-        # Calls with the same id are told apart by message and position, or by a running count.
+        """Return the id of a call of a message if it can be kept, else a new one derived from it."""
+        # Calls with the same id are distinguished by message and position, or by a running count.
         self.seen[call.id] += not message.id
         key = f"{message.id}\0{call.position}" if message.id else str(self.seen[call.id])
         return call.id if self.keeps(call) else self.make(call.id, tool=call.tool, key=key)
 
     def keeps(self, call: Call) -> bool:
-        """Return True if a call keeps its id, which is taken from then on."""
+        """Return True if a call keeps its id; then the id counts as used."""
         is_kept = bool(call.id) if self.any_form else self.template.fits(call.id, tool=call.tool)
         if self.unique and is_kept:
             is_kept = call.id not in self.taken
@@ -60,7 +60,11 @@ class NewIds:
         return is_kept
 
     def make(self, call_id: str, *, tool: str, key: str) -> str:
-        """Return a unique id derived from another id and its key; InvalidInputError if the template has too few ids."""
+        """Return a unique id derived from another id and its key.
+
+        Raises:
+            InvalidInputError: The template has too few ids.
+        """
         for attempt in range(_ATTEMPTS):
             made = self.template.make("\0".join((call_id, key, str(attempt))), tool=tool)
             if made not in self.taken:
@@ -74,9 +78,9 @@ class NewIds:
 def rename_calls(
     ai: AIMessage, results: Sequence[ToolMessage], ids: NewIds
 ) -> tuple[AIMessage, tuple[ToolMessage, ...]]:
-    """Return a message and its results with ids that fit; the same objects where nothing changes.
+    """Return a message and its results with ids that fit; unchanged messages are the same objects.
 
-    Replaces the id in `tool_calls`, `invalid_tool_calls`, the chunks of a stream, content blocks and
+    It replaces the id in `tool_calls`, `invalid_tool_calls`, the chunks of a stream, content blocks and
     `additional_kwargs`. Calls that share an id get different new ids, in the order of the calls. Their results get them
     in the order of the results.
     """
@@ -98,11 +102,11 @@ _UNIQUE: Final = CallIdTemplate("call_{r:24:x}")
 def with_own_call_ids(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     """Return the messages, with calls whose ids are unique in their AI message.
 
-    Some servers that speak OpenAI's format leave the ids of calls empty, or give several calls of a message the same
-    id. Their results could not be told apart, and providers reject a result without a call id.
+    Some servers with OpenAI's API leave the ids of calls empty, or give several calls of a message the same id. Their
+    results could not be distinguished, and providers reject a result without a call id.
 
     Changed messages are copies, the others the same objects. A new id is derived from the id of the AI message and the
-    call's position, so it is always the same. Results that follow their AI message get the ids of its calls, in order.
+    call's position, so it is always the same. Results after their AI message get the ids of its calls, in order.
 
     >>> both = AIMessage("", id="ai", tool_calls=[{"name": "look", "args": {}, "id": ""}] * 2)
     >>> ai, one, other = with_own_call_ids([both, *(ToolMessage(text, tool_call_id="") for text in "ab")])
@@ -143,7 +147,7 @@ def _with_unique_ids(
 
 
 class _Renaming:
-    """Hands out the new ids of an old id in turn, and repeats the last one when they run out."""
+    """Returns the new ids of an old id one after another, and then repeats the last one."""
 
     def __init__(self, renamed: dict[str, list[str]]) -> None:
         self._unused = {old: list(new) for old, new in renamed.items()}
@@ -155,7 +159,7 @@ class _Renaming:
         return unused.pop(0) if len(unused) > 1 else unused[0]
 
     def in_all(self, calls: Sequence[Any], *keys: str) -> list[Any]:
-        """Replace the id of each call or block under the first key that holds a renamed id."""
+        """Replace the id of each call or block under the first key with a renamed id."""
 
         def renamed(call: dict[Any, Any]) -> dict[Any, Any]:
             key = next((key for key in keys if self._is_renamed(call, key)), None)
@@ -165,7 +169,7 @@ class _Renaming:
 
     def _is_renamed(self, call: dict[str, Any], key: str) -> bool:
         value = call.get(key)
-        if value is None:  # the model gave this call no id
+        if value is None:  # the model made this call without an id
             return key == "id" and key in call and "args" in call and "" in self._unused
         return isinstance(value, str) and value in self._unused
 

@@ -1,7 +1,7 @@
 """Compress the text of a payload into chunks, and decompress them.
 
-Each chunk is a zstd frame of its own with at most `CHUNK_BYTES` of UTF-8 text, so reading a range of characters costs
-only the chunks that overlap it. Chunks are cut between characters and measured in characters, as pages are.
+Each chunk is a separate zstd frame with at most `CHUNK_BYTES` of UTF-8 text, so reading a range of characters needs
+only the chunks that overlap it. Chunks are cut between characters and measured in characters, like pages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CHUNK_BYTES = 1_000_000
 """Maximum bytes of text in one chunk."""
 
 _LEVEL = 1
-"""3 makes JSON 4 % smaller and an append 6 % slower: its tables displace all else from the processor's cache."""
+"""Level 3 makes JSON 4 % smaller but an append 6 % slower, because its tables evict other data from the CPU cache."""
 
 _BYTES_PER_CHARACTER = 4
 """Maximum length of a character in UTF-8."""
@@ -30,7 +30,7 @@ def cut(text: str, *, size: int = CHUNK_BYTES) -> list[int]:
     >>> cut("abcdef", size=4), cut("ééé", size=4), cut("")
     ([4, 6], [2, 3], [0])
     """
-    # as nearly all texts, whatever their characters
+    # the usual case: the text fits into one chunk whatever its characters are
     if _BYTES_PER_CHARACTER * len(text) <= size:
         return [len(text)]
     if text.isascii():
@@ -45,7 +45,7 @@ def cut(text: str, *, size: int = CHUNK_BYTES) -> list[int]:
 
 
 def compress(text: str, ends: list[int]) -> list[bytes]:
-    """Return one frame per chunk; lone surrogates are preserved."""
+    """Return one frame for each chunk; lone surrogates are preserved."""
     compressor = _tools()[0]
     pieces = (text[start:end] for start, end in pairwise([0, *ends]))
     return [compressor.compress(piece.encode("utf-8", "surrogatepass")) for piece in pieces]
@@ -54,7 +54,7 @@ def compress(text: str, ends: list[int]) -> list[bytes]:
 def decompress(frame: bytes, *, characters: int | None = None) -> str:
     """Return the text of one chunk.
 
-    Never allocates more memory than a chunk of this many characters can need, so a forged frame cannot exhaust it.
+    It never allocates more memory than a chunk of this many characters can need, so a forged frame cannot exhaust it.
 
     Raises:
         ValueError: The frame was not written by `compress`, exceeds the limit, or has another number of characters.
@@ -74,7 +74,7 @@ def compress_bytes(data: bytes) -> bytes:
 
 
 def decompress_bytes(frame: bytes, *, maximum: int) -> bytes:
-    """Return the data of a frame; ValueError if it is damaged or larger than `maximum` bytes."""
+    """Return the data of a frame; raise a ValueError if it is damaged or larger than `maximum` bytes."""
     try:
         if zstandard.frame_content_size(frame) not in range(maximum + 1):
             raise ValueError("the frame is larger than it may be")

@@ -1,4 +1,4 @@
-"""Serialise pydantic models and dataclasses that are registered without functions of their own.
+"""Serialise pydantic models and dataclasses that are registered without `dump` and `load` functions.
 
 A value is restored from its fields without calling its constructor, because validators, aliases and ``__post_init__``
 already ran and must not run twice. A value with state outside its fields is rejected, because that state would be lost.
@@ -45,7 +45,7 @@ def functions_of(type_: type) -> tuple[_Function, _Function]:
 
 
 def _defaults_of(type_: Any) -> dict[str, Callable[[], Any] | None]:
-    """Return for each field the function that makes its default, None for a required field."""
+    """Return a function that makes the default of each field, None for a required field."""
     if issubclass(type_, BaseModel):
         return {name: _default_in(info) for name, info in type_.model_fields.items()}
     return {field.name: _default_of(field) for field in fields(type_)}
@@ -64,7 +64,7 @@ def _default_of(field: Field[Any]) -> Callable[[], Any] | None:
 
 
 def _dump(value: Any) -> dict[str, Any]:
-    """Return the fields of a value; TypeError if it has other attributes, but for cached properties."""
+    """Return the fields of a value; raise a TypeError if it has other attributes that are not cached properties."""
     type_ = type(value)
     names = _defaults_of(type(value))
     others = getattr(value, "__dict__", {}).keys() - names
@@ -72,7 +72,7 @@ def _dump(value: Any) -> dict[str, Any]:
         name for name in others if not isinstance(getattr(type_, name, None), cached_property)
     ]:
         raise TypeError(
-            f"it holds {sorted(lost)}, which are no fields; register its type with dump= and load="
+            f"it has {sorted(lost)}, which are not fields; register its type with dump= and load="
         )
     return {name: getattr(value, name) for name in names} | (
         getattr(value, "__pydantic_extra__", None) or {}
@@ -100,7 +100,7 @@ def _load(type_: Any, plain: Mapping[str, Any]) -> Any:
 
 
 def _check_fields(type_: Any, declared: Mapping[str, Any], plain: Mapping[str, Any]) -> None:
-    """Raise a TypeError if a stored value lacks a field without a default, or has one that its type lacks."""
+    """Raise a TypeError if a stored value lacks a required field, or has a field that its type does not have."""
     missing = [name for name, default in declared.items() if default is None and name not in plain]
     extra = [name for name in plain if name not in declared]
     if missing or (extra and not _allows_extra(type_)):

@@ -5,9 +5,9 @@ with `PayloadRange` values. It holds parts that are too large for an entry, and 
 that have a stub.
 
 The payload begins with the parts that views of finished turns show. Images, audio, files, artifacts and response
-metadata come last, so that a view reads only the beginning. Where a part is stored depends on the message alone, so an
-equal message gives the same body and payload; only a batch that is too large for an entry moves smaller parts, too.
-Copies of sources that cannot be read in place follow after the message's own parts.
+metadata come last, so that a view reads only the beginning. Where a part is stored depends only on the message, so
+equal messages have equal bodies and payloads. One exception is a batch that is too large for an entry, which moves
+smaller parts, too. Copies of sources that cannot be read in place come after the message's own parts.
 
 Messages are restored by setting their fields, not by calling their constructors. Validators would fill in and convert
 values, and the restored message must equal the stored one.
@@ -46,20 +46,20 @@ PART_MINIMUM = 16_384
 RESULT_MINIMUM = 1_100
 """Content and artifact of a tool result with at least this many characters move to the payload.
 
-By the default counter, each content of that size is more than `sources.stub.STUB_MIN_TOKENS`.
+By the default counter, such a content has more than `sources.stub.STUB_MIN_TOKENS` tokens.
 """
 
 DIGEST_BYTES = 16
 """Length of the digests of bodies and payloads: the beginning of a sha256."""
 
 _MAX_SMALL_PARTS = 250_000
-"""Maximum characters of all smaller parts together; above it, parts of about average size move to the payload too."""
+"""Maximum characters of all smaller parts together; above it, parts of average size move to the payload, too."""
 
 SMALLEST_PART = 500
 """Parts with fewer characters never move to the payload."""
 
 EDGE_CHARACTERS = 2_000
-"""Characters of the beginning, and of the end, that the body keeps of a long text in the payload."""
+"""Number of characters at the beginning and at the end of a long text in the payload that the body keeps."""
 
 _IN_BODY = frozenset({"type", "id", "name", "role", "status", "tool_call_id"})
 """Identifying fields of messages and calls, which never leave the body."""
@@ -67,7 +67,7 @@ _IN_BODY = frozenset({"type", "id", "name", "role", "status", "tool_call_id"})
 _LATE = frozenset({"artifact", "response_metadata", "audio"})
 """Fields that views of finished turns do not show; `audio` is the audio of an answer."""
 
-# a tuple: a type may be unhashable
+# a tuple, because the `type` of a block may be unhashable
 _REQUESTS = (
     "server_tool_use",
     "mcp_tool_use",
@@ -107,20 +107,20 @@ _FIELDS: dict[str, list[tuple[str, Any, type | None]]] = {
     ]
     for name, defaults in _DEFAULTS.items()
 }
-"""The fields of each class with their default, or with the type of an empty one."""
+"""The fields of each class with their default, or with the type of an empty default."""
 
 
 class EncodedMessage(NamedTuple):
     """A message ready to be stored.
 
     Attributes:
-        body: Its fields, with ranges that refer to the payload.
+        body: The fields, with ranges that refer to the payload.
         payload: The parts stored outside the entry.
-        has_content: The payload holds the content of a tool result.
+        has_content: True if the payload has the content of a tool result.
         shown: Length of the beginning of the payload that a view of the finished turn shows.
-        edges: Characters that the body keeps of texts in the payload.
-        is_edged: The shown beginning consists of texts only, and the body keeps the edges of each.
-        has_large_fields: The payload holds more than content and artifact of a tool result.
+        edges: Number of characters of texts in the payload that the body keeps.
+        is_edged: True if the shown beginning consists of texts only, and the body keeps the edges of each.
+        has_large_fields: True if the payload has more than content and artifact of a tool result.
     """
 
     body: str
@@ -133,13 +133,13 @@ class EncodedMessage(NamedTuple):
 
     @property
     def digests(self) -> bytes:
-        """The digest of its body, and that of its payload if it has one."""
+        """The digest of the body, followed by the digest of the payload if there is one."""
         return digest_of(self.body) + (digest_of(self.payload) if self.payload else b"")
 
 
 @dataclass(slots=True)
 class _Payload:
-    """Collects the pieces of a payload and tracks their positions."""
+    """Collects the parts of a payload and their positions."""
 
     codec: Codec
     omitted: list[str] | None
@@ -167,7 +167,7 @@ class _Payload:
         return PayloadRange(start, self.length, raw)
 
     def put_text(self, text: str) -> PayloadRange:
-        """Add a text of a message; its range keeps the edges if the body has room for them."""
+        """Add a text of a message; its range keeps the beginning and the end if the body has room for them."""
         part = self.put(text)
         if len(text) < PART_MINIMUM or self.edges + 2 * EDGE_CHARACTERS > self.max_edges:
             return part
@@ -185,7 +185,7 @@ def fields_of(message: BaseMessage) -> dict[str, Any]:
     fields: dict[str, Any] = {"type": message.type}
     for key, default, empty in _FIELDS[message.type]:
         value = values.get(key, default)
-        # Only a default of the same type is left out.
+        # A value equal to the default is left out only if it has the same type.
         if empty is not None:
             if value or type(value) is not empty:
                 fields[key] = value
@@ -200,7 +200,7 @@ def digest_of(text: str) -> bytes:
 
 
 def date_text(at: datetime) -> str:
-    """Return a date as checksums cover it: in UTC, to the millisecond, as MongoDB keeps it."""
+    """Return a date as text for checksums: in UTC and to the millisecond, the precision of MongoDB."""
     return at.astimezone(UTC).isoformat(timespec="milliseconds")
 
 
@@ -229,9 +229,9 @@ def encode_message(
 ) -> EncodedMessage:
     """Split a message's fields, as `fields_of` returns them, into body and payload.
 
-    `max_edges` limits the characters of long texts that the body keeps. Parts with at least `minimum` characters leave
-    the body; with `whole_contents`, a content of many small blocks does as a whole. With `omitted`, values of unknown
-    types are left out and their paths appended to it.
+    `max_edges` limits the characters of long texts that the body keeps. Parts with at least `minimum` characters move
+    to the payload; with `whole_contents`, a content of many small blocks does so as a whole. With `omitted`, values of
+    unknown types are left out and their paths appended to it.
     """
     payload = _Payload(codec, omitted, max_edges, minimum, whole_contents)
     if fields["type"] == "tool":
@@ -309,7 +309,7 @@ def decode_message(
 
 
 def decode_if_plain(body: str, stub: str | None = None) -> BaseMessage | None:
-    """Restore a message from a body of JSON's own types, with a stub in place of its result; None for any other."""
+    """Restore a message from a body of plain JSON types, with a stub in place of its result; None for other bodies."""
     try:
         fields = _loads(body)
         tags = body.count('"$":')
@@ -318,22 +318,22 @@ def decode_if_plain(body: str, stub: str | None = None) -> BaseMessage | None:
                 tags -= type(part) is dict and "$" in part
         return None if tags else _message_of(fields, stub)
     except (ValueError, KeyError, TypeError, AttributeError):
-        # a NaN, a lone surrogate, several lines, or damage
+        # the body has a NaN, a lone surrogate or several lines, or is damaged
         return None
 
 
 def decode_plain(body: str, stub: str | None = None) -> BaseMessage:
-    """Restore a message, as fast as copying it, from a body that `decode_if_plain` has read."""
+    """Restore a message from a body that `decode_if_plain` could read before; it is as fast as a copy."""
     return _message_of(_loads(body), stub)
 
 
 def _loads(body: str) -> Any:
-    """Parse a body that stays in memory; to read other texts than ASCII, Python would keep their UTF-8 form, too."""
+    """Parse a body. Text that is not ASCII is encoded first, because Python would cache its UTF-8 form, too."""
     return orjson.loads(body if body.isascii() else body.encode())
 
 
 def _message_of(fields: dict[str, Any], stub: str | None = None) -> BaseMessage:
-    """Return the message with some fields, which it takes over, and with a stub in place of its result."""
+    """Return the message with these fields, and a stub in place of its result; the dict becomes part of the message."""
     if stub is not None:
         fields["content"] = stub
         fields.pop("artifact", None)
@@ -363,7 +363,7 @@ def link_of(block: Any) -> str:
 def _put_large_parts(fields: dict[str, Any], payload: _Payload, *, late: bool) -> None:
     """Move large parts into the payload: content, blocks, arguments, entries of dicts.
 
-    Called twice: parts that no view of a finished turn shows (`late`) come last.
+    It is called twice, because parts that views of finished turns do not show (`late`) come last.
     """
     for key, value in fields.items():
         if type(value) is PayloadRange or key in _IN_BODY:
@@ -374,7 +374,7 @@ def _put_large_parts(fields: dict[str, Any], payload: _Payload, *, late: bool) -
 
 
 def _is_late(key: Any, size: int) -> bool:
-    """Return True for a part that no view of a finished turn shows; views show smaller ones of these fields."""
+    """Return True for a part that views of finished turns do not show; they do show small values of these fields."""
     return key in _LATE and size >= PART_MINIMUM
 
 
@@ -446,7 +446,7 @@ def _split_dict(
 
 
 def _minimum(parts: Collection[Any], payload: _Payload) -> int:
-    """Return the size from which parts leave the body: a lower one if the small parts together are too large."""
+    """Return the size from which parts move to the payload; it is lower if all small parts together are too large."""
     if payload.minimum < PART_MINIMUM or len(parts) * PART_MINIMUM <= _MAX_SMALL_PARTS:
         return payload.minimum
     small = sum(size for size in (_size(part, payload) for part in parts) if size < PART_MINIMUM)
@@ -456,7 +456,7 @@ def _minimum(parts: Collection[Any], payload: _Payload) -> int:
 
 
 def _size(value: Any, payload: _Payload) -> int:
-    """Return the characters of a text or of a value's JSON; 0 for values no longer than a reference to them."""
+    """Return the length of a text or of a value's JSON; 0 for values that are not longer than a reference to them."""
     if is_text(value):
         return len(value)
     if value is None or type(value) in (bool, int, float):

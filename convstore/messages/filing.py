@@ -1,10 +1,11 @@
-"""Compare an agent's state with its turn: find the last question, mark what tools added, add what the model lacks.
+"""Compare an agent's state with its turn: find the last question, mark additions of tools, add missing messages.
 
-A message that a tool added to its result, such as an image as a human message, begins no turn. The middleware marks it
-in the state, in ``response_metadata``. The log has a column for that: the mark is neither stored nor shown to a model.
+A message that a tool added to its result, such as an image in a human message, does not begin a turn. The middleware
+marks it in the state, in ``response_metadata``. The log stores this in a column; the mark itself is neither stored nor
+shown to a model.
 
-The state of a graph may lose messages that are in the log: a tool or a node removes them, or hands a part of them over
-to another agent. The log keeps them, and the model is shown the question and what it has not read.
+The state of a graph may lose messages that are in the log: a tool or a node removes them, or passes only a part of them
+to another agent. The log keeps them, and the model is always shown the question and all unread messages.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
-from convstore.messages.provenance import is_made_up
+from convstore.messages.provenance import is_generated
 from convstore.messages.tool_calls import calls_of, fill_slots, result_ids
 from convstore.values.scope import id_problem
 
@@ -25,13 +26,13 @@ _RESULT = "result"
 
 
 def with_state_mark(message: _Message, **mark: Any) -> _Message:
-    """Return a message of an agent's state with a mark beside those that it has."""
+    """Return a message of an agent's state with further marks."""
     metadata = {**message.response_metadata, _KEY: {**state_marks(message), **mark}}
     return message.model_copy(update={"response_metadata": metadata})
 
 
 def state_marks(message: BaseMessage) -> dict[str, Any]:
-    """Return the marks of a message of an agent's state by name; of one that another program made, any values."""
+    """Return the marks of a message in an agent's state by name; if another program set them, values may be any."""
     found = message.response_metadata.get(_KEY)
     return found if isinstance(found, dict) else {}
 
@@ -39,22 +40,22 @@ def state_marks(message: BaseMessage) -> dict[str, Any]:
 def marked_as_added(message: _Message, result_id: str) -> _Message:
     """Return a message with the mark that a tool added it to its result, given the `result_id` of the call.
 
-    >>> came_with(marked_as_added(HumanMessage("A picture."), "result-1"))
+    >>> added_to(marked_as_added(HumanMessage("A picture."), "result-1"))
     'result-1'
     """
     return with_state_mark(message, **{_RESULT: result_id})
 
 
-def came_with(message: BaseMessage) -> str | None:
+def added_to(message: BaseMessage) -> str | None:
     """Return the `result_id` of the call whose tool added a message to its result; None for any other message."""
     result_id = state_marks(message).get(_RESULT)
-    # of a message that another program made, it may be anything
+    # another program may have set any value
     return None if id_problem(result_id) else str(result_id)
 
 
 def without_marks(messages: Iterable[BaseMessage]) -> list[BaseMessage]:
-    """Return messages as the log has them and a model is shown them, without the marks of `marked_as_added`."""
-    return [_unmarked(message) if came_with(message) else message for message in messages]
+    """Return messages without the marks of `marked_as_added`, to store them or show them to a model."""
+    return [_unmarked(message) if added_to(message) else message for message in messages]
 
 
 def _unmarked(message: BaseMessage) -> BaseMessage:
@@ -66,15 +67,15 @@ def _unmarked(message: BaseMessage) -> BaseMessage:
 
 
 def is_question(message: BaseMessage) -> bool:
-    """Return True if a message begins a turn: a human message that no tool added."""
-    return isinstance(message, HumanMessage) and not came_with(message)
+    """Return True if a message begins a turn: a human message that was not added by a tool."""
+    return isinstance(message, HumanMessage) and not added_to(message)
 
 
 def last_question(messages: Sequence[BaseMessage]) -> int | None:
     """Return the index of the last human message that a user sent; None without such a message."""
     indexes = range(len(messages) - 1, -1, -1)
     return next(
-        (at for at in indexes if is_question(messages[at]) and not is_made_up(messages[at])), None
+        (at for at in indexes if is_question(messages[at]) and not is_generated(messages[at])), None
     )
 
 
@@ -89,7 +90,7 @@ def last_turn_of(messages: Sequence[BaseMessage]) -> str | None:
 
 
 def pending_results(messages: Sequence[BaseMessage]) -> set[str]:
-    """Return the ids that the results of the last AI message will get, but for those that the messages include."""
+    """Return the ids that the results of the last AI message will get, except of results that are there already."""
     ai = next((message for message in reversed(messages) if isinstance(message, AIMessage)), None)
     return set(result_ids(ai) if ai else ()) - ids_of(messages)
 
@@ -100,19 +101,19 @@ def ids_of(messages: Iterable[BaseMessage]) -> set[str]:
 
 
 def is_history(messages: Iterable[BaseMessage]) -> bool:
-    """Return True for a batch with two or more human messages; one turn alone is always new."""
+    """Return True for a batch with two or more human messages; a single turn is always new."""
     return sum(message.type == "human" for message in messages) > 1
 
 
 def with_unread(turn: Sequence[BaseMessage], messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return messages with those of their turn that they lack and that the model needs for its next reply.
+    """Add the messages of the turn that are missing and that the model needs for its next reply.
 
-    These are the question, the last reply of the model with all that follows it, the call of each result, and the
-    results of each call. Each is added after the message that precedes it in the turn. What the model has read stays
-    removed.
+    These are the question, the last reply of the model with all messages after it, the call of each result, and the
+    results of each call. Each is added after the message that precedes it in the turn. Other messages that the model
+    has read stay removed.
 
     Args:
-        turn: The turn as the log has it, the question first.
+        turn: The messages of the turn in the log, the question first.
         messages: The messages for the model, without earlier turns.
 
     >>> from langchain_core.messages import HumanMessage
@@ -136,9 +137,10 @@ def with_unread(turn: Sequence[BaseMessage], messages: Sequence[BaseMessage]) ->
 
 
 def _has_all(messages: Sequence[BaseMessage], turn: Sequence[BaseMessage]) -> bool:
-    """Return True if messages lack none of a turn.
+    """Return True if messages include a whole turn.
 
-    Those of a state usually begin with the same objects: the ids of all are not read at each step of a long turn.
+    The messages of a state usually begin with the same objects, so that the ids need not be compared at each step of a
+    long turn.
     """
     if len(turn) <= len(messages) and all(map(is_, turn, messages)):
         return True
@@ -146,11 +148,11 @@ def _has_all(messages: Sequence[BaseMessage], turn: Sequence[BaseMessage]) -> bo
 
 
 def _is_reply(message: BaseMessage) -> bool:
-    return isinstance(message, AIMessage) and not came_with(message)
+    return isinstance(message, AIMessage) and not added_to(message)
 
 
 def steps_of(turn: Sequence[BaseMessage]) -> list[list[str]]:
-    """Return the ids of each reply of the model with those of the results of its calls."""
+    """Return the id of each reply of the model with the ids of its calls' results."""
     slots, _ = fill_slots(turn)
     steps = list[list[str]]()
     for at, message in enumerate(turn):
@@ -169,10 +171,12 @@ def _has_all_results(messages: Sequence[BaseMessage]) -> bool:
 
 
 def _merged(messages: Sequence[BaseMessage], wanted: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """Return messages with the wanted ones that are not among them, each after the one that precedes it there."""
+    """Add the missing `wanted` messages, each after the message that precedes it in `wanted`."""
     here = ids_of(messages)
     found = list[BaseMessage]()
-    following = dict[str, list[BaseMessage]]()  # what is added, by the id of the message before
+    following = dict[
+        str, list[BaseMessage]
+    ]()  # messages to add, by the id of the message before them
     before = ""
     for message in wanted:
         if message.id in here:

@@ -1,4 +1,4 @@
-"""Read values of libraries that convstore does not depend on: numpy's scalars, and time zones of other classes."""
+"""Convert values of libraries that convstore does not depend on: scalars of numpy, and other time zone classes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _ZONE_FOLDER = "zoneinfo/"
 
 
 def numpy_scalar(value: Any) -> Any:
-    """Return the Python value that a scalar of numpy is equal to; any other value as it is.
+    """Return the Python value that is equal to a scalar of numpy; other values unchanged.
 
-    Scalars without an equal Python value stay, too, such as ``longdouble`` and times with nanoseconds.
+    Scalars without an equal Python value are unchanged, too, such as ``longdouble`` and times with nanoseconds.
 
     >>> numpy_scalar(1.5)
     1.5
@@ -23,15 +23,15 @@ def numpy_scalar(value: Any) -> Any:
     if generic is None or not isinstance(value, generic):
         return value
     plain = value.item()
-    # Times that Python cannot hold become whole numbers.
+    # `item` converts times that Python cannot represent to integers.
     is_rounded = value.dtype.kind in "mM" and type(plain) is int
     return plain if type(plain) in _PLAIN_TYPES and not is_rounded else value
 
 
 def zone_name(zone: tzinfo) -> str:
-    """Return the name of a time zone in the IANA database; "" if it has none.
+    """Return the name of a time zone in the IANA database, "" without a name.
 
-    Reads ``key`` of `ZoneInfo` and its subclasses, ``zone`` of pytz, and the file of dateutil's ``tzfile``.
+    It reads ``key`` of `ZoneInfo` and its subclasses, ``zone`` of pytz, and the file of dateutil's ``tzfile``.
 
     >>> zone_name(ZoneInfo("Europe/Oslo"))
     'Europe/Oslo'
@@ -48,13 +48,13 @@ def zone_name(zone: tzinfo) -> str:
 
 
 def in_named_zone(value: datetime | time, name: str) -> datetime | time:
-    """Return the same clock time in the `ZoneInfo` of a name.
+    """Return the same clock time in the `ZoneInfo` with this name.
 
     Raises:
         ValueError: That zone has another offset at this time.
     """
     zone = ZoneInfo(name)
-    # pytz tells the two passes of a repeated hour apart by the zone object, not by `fold`.
+    # pytz distinguishes the two passes of a repeated hour by the zone object, not by `fold`.
     for fold in (value.fold, 1 - value.fold):
         named = value.replace(tzinfo=zone, fold=fold)
         if named.utcoffset() == value.utcoffset():
@@ -63,7 +63,7 @@ def in_named_zone(value: datetime | time, name: str) -> datetime | time:
 
 
 def has_fixed_offset(zone: tzinfo, year: int) -> bool:
-    """Return True if a time zone has one offset at all times, without and with a date, as far as a year shows."""
+    """Return True if a time zone has the same offset in January and July of a year, and without a date."""
     months = (1, 7)
     offsets = {zone.utcoffset(datetime(year, month, 1, tzinfo=zone)) for month in months}
     offsets.add(zone.utcoffset(None))

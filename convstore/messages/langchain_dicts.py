@@ -14,10 +14,10 @@ def is_langchain(raw: Mapping[str, Any]) -> bool:
 
 
 def from_langchain(raw: Mapping[str, Any]) -> BaseMessage:
-    """Return the message of a dict that ``message_to_dict`` or ``model_dump`` wrote.
+    """Return the message of a dict that ``message_to_dict`` or ``model_dump`` wrote; classes are not loaded by name.
 
-    Any other dict raises an error that depends on what is wrong: ValueError, KeyError, TypeError or AttributeError. No
-    class is loaded by its name.
+    Raises:
+        ValueError, KeyError, TypeError or AttributeError: It is another dict.
     """
     data = raw.get("data")
     if not isinstance(data, dict):
@@ -29,7 +29,7 @@ def from_langchain(raw: Mapping[str, Any]) -> BaseMessage:
 def copied(value: Any) -> Any:
     """Return a copy of the value with every nested dict and list copied; other objects are shared."""
     root = [value]
-    copies: dict[int, Any] = {}  # a container met twice, or inside itself, is copied once
+    copies: dict[int, Any] = {}  # a container that occurs twice, or inside itself, is copied once
     pending: list[Any] = [root]
     while pending:
         parent = pending.pop()

@@ -1,6 +1,6 @@
-"""Recognise images, audio and files among content blocks, in the formats of LangChain and of the providers.
+"""Recognise images, audio, video and files among content blocks, in the formats of LangChain and of the providers.
 
-A description holds the type, the name and the size of a block, without its bytes.
+A description has the type, the name and the size of a block, but not its bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KINDS = {
     "document_url": "file",
     "media": "file",
 }
-"""Types of content blocks that hold or name media, with the word for each."""
+"""Types of content blocks with media, and the kind of each."""
 _IN_RESULTS = frozenset({"image", "image_url", "document", "file"})
 _HOLDERS = (
     *("source", "image_url", "video_url", "input_audio", "file"),
@@ -67,15 +67,15 @@ def has_media(message: BaseMessage) -> bool:
 
 
 class MediaFields(NamedTuple):
-    """What a media block holds and names, whichever API wrote it; "" for what it lacks.
+    """The fields of a media block in the format of any API; "" for a missing field.
 
     Attributes:
         data: Its bytes, or their Base64 without the head of a data URL.
         url: The address of the file.
         file_id: The id of an upload.
-        name: Its name.
-        label: Its type as the block names it, in lower case.
-        mime_type: The same, or else that of the data URL, or of the format of an image or a recording.
+        name: Name of the file.
+        label: The MIME type in the block, in lower case.
+        mime_type: The label, or else the type of the data URL, or of the format of an image or a recording.
     """
 
     data: str | bytes = ""
@@ -116,21 +116,21 @@ def read_media(block: Mapping[str, Any]) -> MediaFields:
 
 
 def _type_by_format(holders: Sequence[Mapping[str, Any]]) -> str:
-    """Return the type of an image or a recording that names its format, such as "mp3"; "" for any other block."""
+    """Return the type of an image or a recording from its `format`, such as "mp3"; "" for any other block."""
     kind = KINDS.get(block_type(holders[0]), "file")
     form = "" if kind == "file" else _first(holders, ("format",))
     return f"{kind}/{form}" if form else ""
 
 
 def media_holders(block: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the dicts in a media block that describe it; Amazon Bedrock has the data in one of another."""
+    """Return the inner dicts of a media block that describe it; Amazon Bedrock nests the data two levels deep."""
     holders = [block[key] for key in _HOLDERS if type(block.get(key)) is dict]
     inner = (holder.get("source") for holder in holders)
     return [*holders, *(source for source in inner if type(source) is dict)]
 
 
 def _first(holders: Sequence[Mapping[str, Any]], keys: Sequence[str], kinds: Any = str) -> Any:
-    """Return the first value of a kind under one of some keys that is not empty; "" without one."""
+    """Return the first value of some types under one of the keys that is not empty; "" without one."""
     for holder in holders:
         for key in keys:
             if isinstance(value := holder.get(key), kinds) and value:
@@ -139,7 +139,7 @@ def _first(holders: Sequence[Mapping[str, Any]], keys: Sequence[str], kinds: Any
 
 
 def media_description(block: dict[str, Any]) -> str:
-    """Return type, name and size of a media block in one line; equal blocks give equal lines.
+    """Return type, name and size of a media block on one line; equal blocks give equal lines.
 
     >>> media_description({"type": "file", "base64": "QUJD", "mime_type": "application/pdf", "filename": "terms.pdf"})
     'file "terms.pdf", application/pdf, 3 bytes'
@@ -159,10 +159,10 @@ def data_bytes(data: str | bytes) -> int:
 
 
 def media_block(mime_type: str, *, kind: str = "", name: str = "", **held: str) -> dict[str, str]:
-    """Return LangChain's content block of an image, audio, a video or a file, by default as its MIME type says.
+    """Return LangChain's content block of an image, audio, a video or a file; the default kind follows the MIME type.
 
-    It holds the data as `base64`, or names a `url` or a `file_id`. Base64 in the alphabet for addresses, which pydantic
-    writes, becomes the usual one.
+    It has the data as `base64`, or a `url` or a `file_id`. Base64 in the URL-safe alphabet, which pydantic writes, is
+    converted to the standard one.
 
     >>> media_block("image/png", base64="_-8=")
     {'type': 'image', 'mime_type': 'image/png', 'base64': '/+8='}
@@ -176,7 +176,7 @@ def media_block(mime_type: str, *, kind: str = "", name: str = "", **held: str) 
 
 
 def shown_block(block: Any) -> dict[str, Any] | None:
-    """Return a media block in a form that LangChain accepts in a tool result; None if there is none.
+    """Return a media block in a form that LangChain accepts in a tool result; None if that is not possible.
 
     >>> shown_block({"type": "input_image", "image_url": "https://a/b.png"})
     {'type': 'image_url', 'image_url': {'url': 'https://a/b.png'}}

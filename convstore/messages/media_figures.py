@@ -1,6 +1,6 @@
-"""The tokens of images, pages, audio and video for each provider, once, as data.
+"""A table of the tokens of images, pages, audio and video for each provider.
 
-A row is chosen by the name of a provider or by the beginning of a model's name; a user may pass a row of his own, such
+A row is chosen by the name of a provider or by the beginning of a model's name; users may pass a row of their own, such
 as ``replace(MediaFigures.named("openai"), page_text=300)``. Sources, as of November 2026:
 
 - OpenAI, "Images and vision" (tiles, patches, low detail), "File inputs" (a page is its text and an image of it), and
@@ -9,7 +9,7 @@ as ``replace(MediaFigures.named("openai"), page_text=300)``. Sources, as of Nove
   three pages).
 - Google, "Understand and count tokens" (tiles, seconds) and "Media resolution" (Gemini 3).
 
-What a provider does not take goes out as a text that names it. Nothing here reads a message.
+Media that a provider does not accept are sent as a text that describes them. This module does not read messages.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from convstore.exceptions import InvalidInputError
 from convstore.messages.media_sizes import MediaSize
 
 UNMEASURED_TOKENS: Final = 1_000
-"""What cannot be measured: only an address or an id names it, or an image has no header."""
+"""Tokens of media that cannot be measured: the block has only an address or an id, or an image without a header."""
 NAMED_TOKENS: Final = 40
-"""A text that names what the provider does not take."""
+"""Tokens of a text that describes media which the provider does not accept."""
 TEXT_TOKENS: Final = 750
-"""The text of a page: what is left of 2,350 tokens for a page at Anthropic without its image."""
+"""Tokens of the text of a page: Anthropic's 2,350 tokens for a page minus those of its image."""
 
 _PAGE_PIXELS: Final = (1_024, 1_325)
-"""A page as an image: A4 in about the size that providers read."""
+"""Width and height of a page as an image: A4 in the approximate size that providers read."""
 _CHARACTERS_PER_TOKEN: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFigures:
-    """Tokens of an image: some for itself, and more for each square that covers it after it was scaled down.
+    """Tokens of an image: a base, and more for each square that covers the image after it was scaled down.
 
     Attributes:
         base: Tokens of an image of any size.
         square: Tokens of a square.
-        pixels: Side of a square.
-        most: Most squares; a larger image is scaled down.
-        longest: Pixels to which the longer side is scaled down first, None for no limit.
-        shortest: Pixels to which the shorter side is scaled down then, None for no limit.
-        low: Tokens of an image in low detail; None if the provider has none.
+        pixels: Side of a square in pixels.
+        most: Maximum number of squares; a larger image is scaled down.
+        longest: Pixels to which the longer side is scaled down first, None without a limit.
+        shortest: Pixels to which the shorter side is scaled down then, None without a limit.
+        low: Tokens of an image in low detail; None if the provider does not have it.
     """
 
     base: int = 0
@@ -57,7 +57,7 @@ class ImageFigures:
     low: int | None = None
 
     def tokens(self, width: int, height: int) -> int:
-        """Return the tokens of an image of some width and height in pixels.
+        """Return the tokens of an image with this width and height in pixels.
 
         >>> ImageFigures(most=1_568).tokens(280, 560), ImageFigures(most=1_568).tokens(4_000, 3_000)
         (200, 1568)
@@ -78,15 +78,15 @@ class ImageFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaFigures:
-    """Tokens of media as one provider counts them.
+    """Tokens of media by the rules of one provider.
 
     Attributes:
-        image: How an image counts by its pixels.
-        page_text: Tokens of the text of a page of a PDF.
-        page_image: Tokens of the image of a page; None for those of an image of a page's size.
-        audio: Tokens for a second of audio, None if audio is not taken.
-        own_audio: Tokens for a second of audio that a model spoke; None for the same.
-        video: Tokens for a second of video with sound, None if video is not taken.
+        image: Tokens of an image by its pixels.
+        page_text: Tokens of the text of a PDF page.
+        page_image: Tokens of the image of a page; None to count it as an image of a page's size.
+        audio: Tokens for a second of audio, None if audio is not accepted.
+        own_audio: Tokens for a second of audio that a model spoke; None to use `audio`.
+        video: Tokens for a second of video with sound, None if video is not accepted.
     """
 
     image: ImageFigures
@@ -98,7 +98,7 @@ class MediaFigures:
 
     @staticmethod
     def named(name: str) -> MediaFigures:
-        """Return the figures of a provider, or of a model by its name; those for an unknown one for any other name.
+        """Return the figures of a provider or a model by its name; `UNKNOWN` for any other name.
 
         >>> MediaFigures.named("openai").image.tokens(512, 512)
         255
@@ -106,14 +106,14 @@ class MediaFigures:
         1120
 
         Raises:
-            InvalidInputError: It is not a text.
+            InvalidInputError: The name is not a text.
         """
         if not isinstance(name, str):
-            raise InvalidInputError("the name of a provider or a model is a text")
+            raise InvalidInputError("the name of a provider or a model must be a str")
         return _named(name.lower())
 
     def tokens(self, size: MediaSize, *, by_model: bool = False) -> int:
-        """Return the tokens of an image, a file or a recording; `by_model` is True for what a model made.
+        """Return the tokens of an image, a file or a recording; `by_model` is True if a model made it.
 
         >>> MediaFigures.named("anthropic").tokens(MediaSize("pdf", 400_000, (14,)))
         32900
@@ -142,7 +142,7 @@ class MediaFigures:
         return self.image.tokens(width, height)
 
     def all_tokens(self, sizes: Iterable[MediaSize], *, by_model: bool = False) -> int:
-        """Return the tokens of some media together."""
+        """Return the total tokens of some media."""
         return sum([self.tokens(size, by_model=by_model) for size in sizes])
 
     @property
@@ -153,7 +153,7 @@ class MediaFigures:
 
 
 def _by_time(milliseconds: int, rate: float | None) -> int:
-    """Return the tokens of a recording; those of a text that names it if it is not taken."""
+    """Return the tokens of a recording; if `rate` is None, those of a text that describes it."""
     if rate is None:
         return NAMED_TOKENS
     return math.ceil(milliseconds / 1_000 * rate)
@@ -162,7 +162,7 @@ def _by_time(milliseconds: int, rate: float | None) -> int:
 UNKNOWN: Final = MediaFigures(
     image=ImageFigures(), page_text=800, page_image=1_600, audio=32, video=300
 )
-"""Where neither provider nor model is known: about the most that one of them counts."""
+"""Figures for an unknown provider and model: approximately the highest ones of all providers."""
 
 
 def _tiles(base: int, tile: int) -> MediaFigures:
@@ -200,7 +200,7 @@ FIGURES: Final = {
     "mistralai": UNKNOWN,
     "openai": _tiles(85, 170),
 }
-"""Figures by the name of a provider: of its newest models, or of those that count most."""
+"""Figures by the name of a provider: those of its newest models, or the highest ones."""
 
 _MODELS: Final = {
     "claude": _CLAUDE_NEWEST,
@@ -224,7 +224,7 @@ _MODELS: Final = {
     "o3": FIGURES["openai"],
     "o4-mini": _patches(1.72),
 }
-"""Figures by the beginning of a model's name; the longest one counts."""
+"""Figures by the beginning of a model's name; the longest match is used."""
 
 
 def _named(name: str) -> MediaFigures:

@@ -1,8 +1,8 @@
 """Measure images, PDFs, audio and video from their bytes: pixels, pages and seconds, which providers bill.
 
-Providers count what a file shows, not its length. All of that is read from headers, in bounded time whatever the bytes:
-the beginning of an image or a recording, at most 32 MB of a PDF, 2 MB of its packed objects, and 8 MB of these
-unpacked. `media_figures` has the tokens of each.
+All of these are read from headers, and the work is limited for any bytes: the beginning of an image or a recording, at
+most 32 MB of a PDF, 2 MB of its compressed objects, and 8 MB of these after decompression. `media_figures` has the
+tokens of each.
 
 The module is long because each format has a reader of a few lines.
 """
@@ -25,16 +25,16 @@ from convstore.messages.media_types import true_type
 MediaKind: TypeAlias = Literal[
     "image", "thumbnail", "pdf", "scan", "text", "file", "audio", "video"
 ]
-"""A thumbnail is an image that the model is to see in low detail, a scan a PDF without a font."""
+"""Kinds of media. A thumbnail is an image in low detail; a scan is a PDF without a font."""
 
 PAGE_BYTES: Final = 50_000
-"""Length of a page of a file that does not tell its pages."""
+"""Assumed bytes of a page in a file of unknown page count."""
 AUDIO_BYTES: Final = 16_000
 VIDEO_BYTES: Final = 250_000
-"""Length of a second of a recording that does not tell its rate."""
+"""Assumed bytes of a second of a recording of unknown rate; `AUDIO_BYTES` is the same for audio."""
 
 _HEAD: Final = 300_000
-"""Bytes in which the size of an image or the form of a recording stands."""
+"""Number of bytes that are searched for the size of an image or the format of a recording."""
 _START: Final = 32
 _MOST_OF_PDF: Final = 32 << 20
 _MOST_UNPACKED: Final = 8 << 20
@@ -45,9 +45,9 @@ _MOST_OBJECTS: Final = 2_000
 _NEAR: Final = 2_000
 _MOST_PAGES: Final = 10_000
 _LEAST_PAGE: Final = 4
-"""Bytes of a page at the least; a count of more pages than fit is not believed."""
+"""Minimum bytes of a page; a page count that needs more bytes than the file has is reduced."""
 _LEAST_SECOND: Final = 500
-"""Bytes of a second of audio at the least, that is 4 kbit/s; no longer recording is believed."""
+"""Minimum bytes of a second of audio (4 kbit/s); a length that needs more bytes than the file has is reduced."""
 _MOST_SEGMENTS: Final = 2_000
 _MP3_SEARCH: Final = 4_096
 _PAGE: Final = re.compile(rb"/Type\s{0,9}/Page(?![a-zA-Z])")
@@ -62,17 +62,17 @@ _MP3_RATES_1: Final = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 2
 _MP3_RATES_2: Final = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 _MP3_HERTZ: Final = (44_100, 48_000, 32_000)
 _MP3_HALVED: Final = {3: 0, 2: 1, 0: 2}
-"""How often the rate of each version is halved."""
+"""By MPEG version, how often the sample rate is halved."""
 
 
 class MediaSize(NamedTuple):
-    """What decides the tokens of an image, a file or a recording, and the room that it takes in a request.
+    """The measures of an image, a file or a recording that determine its tokens and its size in a request.
 
     Attributes:
-        kind: What it is, by its bytes; by the type of its block if these do not tell.
-        length: Characters of Base64, or of a text, in a request; 0 if it only names an address.
+        kind: Kind of the media by its bytes, or else by the type of its block.
+        length: Characters of Base64, or of a text, in a request; 0 if the block has only an address.
         shape: Width and height of an image in pixels, the pages of a PDF or another file, or the milliseconds of a
-            recording; empty if they are not known. A text has none.
+            recording; () if unknown, and for a text.
     """
 
     kind: MediaKind
@@ -81,18 +81,18 @@ class MediaSize(NamedTuple):
 
     @property
     def is_image(self) -> bool:
-        """True if it counts in the number of images of a request."""
+        """True if it counts towards the number of images in a request."""
         return self.kind in ("image", "thumbnail")
 
     @property
     def pages(self) -> int:
-        """The pages of a PDF, 0 for anything else."""
+        """The number of pages of a PDF, 0 for anything else."""
         return self.shape[0] if self.shape and self.kind in ("pdf", "scan") else 0
 
 
 KIND_NAMES: Final = frozenset(get_args(MediaKind))
 _LENGTHS: Final = {"image": (0, 2), "thumbnail": (0, 2), "text": (0,)}
-"""How many numbers a shape may have."""
+"""The valid lengths of a shape by kind; other kinds may have 0 or 1 numbers."""
 
 
 def media_of(message: BaseMessage) -> tuple[MediaSize, ...]:
@@ -110,7 +110,7 @@ def media_of(message: BaseMessage) -> tuple[MediaSize, ...]:
 
 
 def stored_media(values: Any) -> tuple[MediaSize, ...]:
-    """Return the sizes that an entry stores as lists.
+    """Parse the sizes that an entry stores as lists.
 
     >>> stored_media([["image", 400, 640, 480], ["pdf", 4_000, 3]])[1].pages
     3
@@ -159,14 +159,14 @@ def media_size(block: Any) -> MediaSize | None:
 
 
 def _kind(block: dict[str, Any], mime_type: str) -> MediaKind:
-    """Return what a block is by its type; a file that is labelled as a recording is one."""
+    """Return the kind of a block by its type; a file with the label of a recording is a recording."""
     kind = cast(MediaKind, KINDS[block["type"]])
     label = mime_type.partition("/")[0]
     return cast(MediaKind, label) if kind == "file" and label in ("audio", "video") else kind
 
 
 def _detail(block: dict[str, Any]) -> MediaKind:
-    """Return "thumbnail" for an image of OpenAI's APIs that is to be seen in low detail, else "image"."""
+    """Return "thumbnail" for an image of OpenAI's APIs with low detail, else "image"."""
     inner = block.get("image_url")
     holders = (block, inner if isinstance(inner, dict) else {})
     is_low = any(holder.get("detail") == "low" for holder in holders)
@@ -174,12 +174,12 @@ def _detail(block: dict[str, Any]) -> MediaKind:
 
 
 def _file(size: int, length: int) -> MediaSize:
-    """Return the size of a file that does not tell its pages: as many as usual ones have."""
+    """Return the size of a file of unknown page count, which is estimated from its length."""
     return MediaSize("file", length, (math.ceil(size / PAGE_BYTES),))
 
 
 def _pdf(data: bytes, length: int, size: int) -> MediaSize:
-    """Return the size of a PDF of some bytes."""
+    """Return the size of a PDF."""
     pages, is_scan = pages_of(data)
     if not pages:
         return _file(size, length)._replace(kind="pdf")
@@ -187,7 +187,7 @@ def _pdf(data: bytes, length: int, size: int) -> MediaSize:
 
 
 def request_length(message: BaseMessage) -> int:
-    """Return the characters of the Base64 of the media in a message."""
+    """Return the total length of the media in a message as Base64."""
     content: Any = message.content
     if type(content) is not list:
         return 0
@@ -200,7 +200,7 @@ def _length(data: str | bytes) -> int:
 
 
 def _decoded(data: str | bytes, most: int, start: int = 0) -> bytes:
-    """Return some bytes of the data from `start` on; empty for data that is not Base64."""
+    """Return up to `most` bytes of the data from `start` on; empty for data that is not Base64."""
     if isinstance(data, bytes):
         return data[start : start + most]
     first = start // 3 * 4
@@ -217,7 +217,7 @@ def _decoded(data: str | bytes, most: int, start: int = 0) -> bytes:
 
 
 def pixels_of(data: bytes) -> tuple[int, int] | None:
-    """Return width and height of a PNG, GIF, WebP or JPEG from its beginning; None for anything else or no area.
+    """Return width and height of a PNG, GIF, WebP or JPEG from its beginning; None for other data or an empty image.
 
     >>> pixels_of(b"GIF89a" + (640).to_bytes(2, "little") + (480).to_bytes(2, "little"))
     (640, 480)
@@ -237,7 +237,7 @@ def _pixels_in(data: bytes) -> tuple[int, int] | None:
         if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
             return _webp(data)
         return _jpeg(data) if data.startswith(b"\xff\xd8") else None
-    except struct.error:  # it is cut off
+    except struct.error:  # the data is cut off
         return None
 
 
@@ -258,7 +258,7 @@ def _webp(data: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg(data: bytes) -> tuple[int, int] | None:
-    """Return the size in the first frame of a JPEG; its segments before are skipped."""
+    """Return the size in the first frame of a JPEG, after skipping the segments before it."""
     at = 2
     for _ in range(_MOST_SEGMENTS):
         at = data.find(b"\xff", at)
@@ -276,7 +276,7 @@ def _jpeg(data: bytes) -> tuple[int, int] | None:
 
 
 def pages_of(data: bytes) -> tuple[int, bool]:
-    """Return the number of pages of a PDF, 0 if it does not tell, and True if it has no font, as a scan.
+    """Return the number of pages of a PDF, 0 if unknown, and True if it has no font, like a scan.
 
     >>> pages_of(b"%PDF-1.4 1 0 obj << /Type /Pages /Count 3 >> endobj 2 0 obj << /Type /Font >> endobj")
     (3, False)
@@ -291,7 +291,7 @@ def pages_of(data: bytes) -> tuple[int, bool]:
 
 
 def _unpacked(data: bytes) -> tuple[bytes, bool]:
-    """Return the objects in the object streams of a PDF, and False if a bound or damage left some out."""
+    """Return the objects in the object streams of a PDF, and False if a limit or damage left some out."""
     pieces = list[bytes]()
     left = _MOST_UNPACKED
     unread = _MOST_PACKED
@@ -318,7 +318,7 @@ def _unpacked(data: bytes) -> tuple[bytes, bool]:
 
 
 def _inflated(packed: bytes, most: int) -> tuple[bytes, int, bool]:
-    """Return at most so many bytes of what is packed, the bytes read for them, and False if it is not all of it."""
+    """Decompress at most `most` bytes; return them, the number of bytes read, and True if the stream is complete."""
     unpacker = zlib.decompressobj()
     pieces = list[bytes]()
     size = 0
@@ -329,7 +329,7 @@ def _inflated(packed: bytes, most: int) -> tuple[bytes, int, bool]:
             size += len(pieces[-1])
             rest = unpacker.unconsumed_tail
     except zlib.error:
-        # What was unpacked before the damage counts: the bounds hold for work that was done.
+        # The bytes before the damage are used, and count towards the limits.
         return b"".join(pieces), len(packed), False
     read = len(packed) - len(rest) - len(unpacker.unused_data)
     return b"".join(pieces), read, unpacker.eof
@@ -349,7 +349,7 @@ def _pages_in(data: bytes) -> tuple[int, int]:
 
 
 def _seconds(data: str | bytes, size: int) -> float:
-    """Return the length of a WAV or an MP3 by its headers, of other audio by a usual rate."""
+    """Return the length of a WAV or an MP3 by its headers, and of other audio by a typical rate, in seconds."""
     head = _decoded(data, _START)
     if head.startswith(b"RIFF") and head[8:12] == b"WAVE":
         found = _wav_seconds(_decoded(data, _HEAD), size)
@@ -360,7 +360,7 @@ def _seconds(data: str | bytes, size: int) -> float:
 
 
 def _wav_seconds(data: bytes, size: int) -> float | None:
-    """Return the length of a WAV: what follows the head of its data, by the rate in its format."""
+    """Return the length of a WAV in seconds: the length of its data divided by the rate in its format."""
     at = 12
     rate = 0
     while at + 8 <= len(data):
@@ -385,7 +385,7 @@ def _id3_length(head: bytes) -> int:
 
 
 def _mp3_seconds(data: bytes, size: int) -> float | None:
-    """Return the length of an MP3 by its first frame: the number of its frames, or else its bit rate."""
+    """Return the length of an MP3 in seconds by its first frame: by the number of frames, or else by the bit rate."""
     for at in range(min(len(data) - 4, _MP3_SEARCH)):
         frame = data[at : at + 200]
         if not _begins_frame(frame):
@@ -401,7 +401,7 @@ def _mp3_seconds(data: bytes, size: int) -> float | None:
 
 
 def _begins_frame(data: bytes) -> bool:
-    """Return True for the head of a frame of an MP3 whose version, layer and rates are known."""
+    """Return True for the header of an MP3 frame with a known version, layer and rates."""
     if data[0] != 0xFF or data[1] & 0xE0 != 0xE0:
         return False
     version = data[1] >> 3 & 3
@@ -411,7 +411,7 @@ def _begins_frame(data: bytes) -> bool:
 
 
 def _frames(frame: bytes) -> int:
-    """Return the number of frames that the first one of an MP3 with a variable rate names, 0 if it names none."""
+    """Return the number of frames in the first frame of an MP3 with a variable rate, 0 if it does not have it."""
     at = max(frame.find(b"Xing"), frame.find(b"Info"))
     if at < 0 or at + 12 > len(frame) or not frame[at + 7] & 1:
         return 0

@@ -1,8 +1,8 @@
-"""Judge the type of an image or a PDF by its bytes, whatever its label says.
+"""Detect the type of an image or a PDF from its bytes, and correct wrong labels.
 
-Providers take registered types only, and refuse a request whose label is another one: "image/jpg",
-"application/octet-stream", or "image/png" on a JPEG. All bytes of a format begin alike, so the first Base64 characters
-tell it.
+Providers accept only registered types, and reject a request with another label: "image/jpg",
+"application/octet-stream", or "image/png" on a JPEG. All files of a format begin with the same bytes, so the first
+Base64 characters identify it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _STARTS: Final = {
     "R0lGOD": "image/gif",
     "JVBERi": "application/pdf",
 }
-"""The first Base64 characters of each format, and its type."""
+"""The types by the first Base64 characters of each format."""
 _HEAD_BYTES: Final = 12
 _LABELS: Final = ("mime_type", "media_type")
 _DATA: Final = ("base64", "data")
@@ -31,7 +31,7 @@ _HOLDERS: Final = ("source", "image_url", "file")
 _URLS: Final = ("url", "image_url", "file_data", "document_url", "data", "base64")
 _FILE_NAME: Final = "file.pdf"
 _OTHER_NAMES: Final = {"document": "image", "file": "image", "image": "file"}
-"""Names of blocks that hold images or files alike, with the other name of each."""
+"""Types of blocks whose format is the same for images and files, with the other type of each."""
 
 
 def true_type(data: str | bytes) -> str:
@@ -48,7 +48,7 @@ def true_type(data: str | bytes) -> str:
 
 
 def true_kind(kind: str, mime_type: str) -> str:
-    """Return "image" or "file" for data of a type that its bytes tell, else the kind as it is called.
+    """Return "image" or "file" for data of a detected type, else the given kind.
 
     >>> true_kind("file", "image/png"), true_kind("image", "application/pdf"), true_kind("audio", "")
     ('image', 'file', 'audio')
@@ -59,7 +59,7 @@ def true_kind(kind: str, mime_type: str) -> str:
 
 
 def with_true_types(message: _Message) -> _Message:
-    """Return a message whose images and PDFs are labelled as what they are; the same object if they are.
+    """Return a message whose images and PDFs have correct labels; the same object if unchanged.
 
     >>> from langchain_core.messages import HumanMessage
     >>> image = {"type": "image", "base64": "/9j/4AAQ", "mime_type": "image/png"}
@@ -76,7 +76,7 @@ def with_true_types(message: _Message) -> _Message:
 
 
 def _labelled(block: dict[str, Any]) -> dict[str, Any]:
-    """Return a media block with the type of its bytes on its label; the same object if it has that."""
+    """Return a media block labelled with the type of its bytes; the same object if unchanged."""
     data = read_media(block).data
     mime_type = "" if isinstance(data, bytes) else true_type(data)
     if not mime_type:
@@ -92,7 +92,7 @@ def _labelled(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_other_kind(block: dict[str, Any], url: str) -> dict[str, Any]:
-    """Return an image as a file of the same format, or a file as an image; as it is if the format has no such block."""
+    """Convert an image to a file block of the same format, or a file to an image; unchanged if that does not exist."""
     name = block["type"]
     if name == "image_url":
         return {"type": "file", "file": {"file_data": url, "filename": _FILE_NAME}}
@@ -108,7 +108,7 @@ def _of_other_kind(block: dict[str, Any], url: str) -> dict[str, Any]:
 
 
 def _with_label(holder: dict[str, Any], mime_type: str) -> dict[str, Any]:
-    """Return a block, or a dict in it, with another type on its label, and in the heads of its data URLs."""
+    """Return a block, or a dict in it, with another type as its label and in its data URLs."""
     made = dict(holder)
     for key in _URLS:
         value = made.get(key)

@@ -17,7 +17,7 @@ class PayloadRange:
         raw: True if the characters are the string itself, False if they are the JSON text of a value.
         about: Description of the value for a placeholder.
         link: The id shared by the request and the result of a tool that the provider ran; "" for other values.
-        is_media: The value is an image, audio or a file; `about` is its description.
+        is_media: True if the value is an image, audio or a file; `about` is its description.
         head: The beginning of a long text, "" if the body does not keep it.
         tail: The end of that text.
     """
@@ -42,7 +42,7 @@ class PayloadRange:
 class PayloadReader:
     """Reads the parts of one payload, each at most once.
 
-    A damaged text could otherwise refer to the same part again and again and unfold without end.
+    Otherwise a damaged text could refer to the same part repeatedly and expand without limit.
     """
 
     def __init__(self, fetch: Callable[[int, int], str], limit: int | None) -> None:
@@ -55,7 +55,7 @@ class PayloadReader:
         return self._limit is None or part.end <= self._limit
 
     def read(self, part: PayloadRange) -> str:
-        """Return the characters of a part; ValueError if the parts overlap."""
+        """Return the characters of a part; raise a ValueError if the parts overlap."""
         self._length += part.end - part.start
         self._end = max(self._end, part.end)
         if not 0 <= part.start <= part.end or self._length > self._end:

@@ -1,8 +1,9 @@
-"""Tell who wrote a message: which model, or the store, which marks those that it generates.
+"""Find which model wrote a message, or if the store generated it.
 
-Notes, summaries and the like exist in views and in no log. A mark in ``additional_kwargs`` says which kind a message
-is. Clients that post whole messages can append marked ones. The log returns those as they came, but a view removes
-their marks: there, only the store sets them. `parts_of` divides a view by them, to see what fills it.
+Notes, summaries and other generated messages exist only in views. A mark in ``additional_kwargs`` has the kind of such
+a message. Clients that post whole messages can append marked ones. The log returns these unchanged, but a view removes
+their marks, so that only the store can set them there. `view_parts_of` divides a view by kinds, to show its size by
+part.
 """
 
 from __future__ import annotations
@@ -42,25 +43,25 @@ def kind_of(message: BaseMessage) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-def is_made_up(message: BaseMessage) -> bool:
-    """Return True if a message was generated for a view or by LangChain's summarization, not by a participant."""
+def is_generated(message: BaseMessage) -> bool:
+    """Return True if a message was generated for a view or by LangChain's summarization, not by a user or a model."""
     return kind_of(message) != "" or message.additional_kwargs.get("lc_source") == "summarization"
 
 
-def without_made_results(
+def without_generated_results(
     messages: Sequence[BaseMessage], *, calls: Iterable[str], results: Iterable[str]
 ) -> list[BaseMessage]:
-    """Leave out results that a view made up for its newest calls, where a request has their results after the view.
+    """Leave out synthetic results of a view's newest calls, if a request has the real results after the view.
 
     Args:
         messages: The view.
-        calls: Ids of the calls that follow it, which have the first of the results with their ids.
-        results: Call ids of the results that follow it.
+        calls: Ids of the calls after the view, which the first results with these ids answer.
+        results: Call ids of the results after the view.
 
     >>> from langchain_core.messages import ToolMessage
     >>> said = mark("missing_result")
     >>> made = [ToolMessage("None.", tool_call_id="c", id=id_, additional_kwargs=said) for id_ in "ab"]
-    >>> [message.id for message in without_made_results(made, calls=[], results=["c", "d"])]
+    >>> [message.id for message in without_generated_results(made, calls=[], results=["c", "d"])]
     ['a']
     """
     answering = Counter(results) - Counter(calls)
@@ -78,13 +79,13 @@ def without_made_results(
 
 
 def model_of(message: BaseMessage) -> str:
-    """Return the name of the model that wrote a message, "" if the message does not name one.
+    """Return the name of the model that wrote a message, "" if the message does not have it.
 
     >>> from langchain_core.messages import AIMessage
     >>> model_of(AIMessage("hi", response_metadata={"model_name": "gpt-5"}))
     'gpt-5'
     """
-    # dicts of OpenAI and Anthropic have it beside
+    # messages from dicts of OpenAI and Anthropic have it in `additional_kwargs`
     metadata = (
         message.response_metadata,
         message.additional_kwargs,
@@ -108,25 +109,25 @@ def without_mark(message: BaseMessage) -> BaseMessage:
 
 
 def _mark_of(message: BaseMessage) -> dict[str, Any]:
-    # a message built without validation may hold any value here
+    # a message that was built without validation may have any value here
     extra: Any = message.additional_kwargs
     found = extra.get(MARK) if extra and isinstance(extra, dict) else None
     return found if isinstance(found, dict) else {}
 
 
-def parts_of(
+def view_parts_of(
     messages: Sequence[BaseMessage], smaller: Collection[str | None], *, current: str
 ) -> list[str]:
-    """Return the part of each message of a view: the name of a field of `ViewParts`.
+    """Return the part of each message of a view, which is the name of a field of `ViewParts`.
 
     Args:
         messages: The view.
-        smaller: Ids of the messages that it does not show whole.
-        current: Id of the message with which the turn in progress begins; "" if the newest turn is over.
+        smaller: Ids of the messages that are not shown whole.
+        current: Id of the question of the turn in progress; "" if the newest turn is over.
 
     >>> from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
     >>> view = [SystemMessage("Cite."), HumanMessage("Hi"), AIMessage("Hello."), HumanMessage("And?", id="q2")]
-    >>> parts_of(view, (), current="q2"), parts_of(view, (), current="")
+    >>> view_parts_of(view, (), current="q2"), view_parts_of(view, (), current="")
     (['system', 'turn', 'turn', 'now'], ['system', 'turn', 'turn', 'turn'])
     """
     begins = [index for index, message in enumerate(messages) if message.id == current]

@@ -1,8 +1,8 @@
 """Find and remove reasoning and provider signatures in messages.
 
-A signature is verified by the provider that issued it and rejected by every other one, so a chain that continues with
-another provider must not contain any. The names below are those that the packages of langchain 1.x and common gateways
-write:
+A signature is verified by the provider that issued it and rejected by every other provider. So a chain that continues
+with another provider must not contain signatures. The names below are written by the packages of langchain 1.x and by
+common gateways:
 
 - Anthropic: thinking, redacted_thinking, signature
 - Bedrock Converse: reasoning_content
@@ -65,8 +65,8 @@ _KEYS: Final = frozenset(
         "thoughts",
     }
 )
-# Containers of provider-specific fields, as gateways and the standard content write them. Call arguments are not among
-# them, so they are never searched.
+# Containers of provider-specific fields that gateways and the standard content write. Call arguments are not in this
+# set, so they are never searched.
 _HOLDERS: Final = frozenset(
     {
         "extra_content",
@@ -84,7 +84,7 @@ _LISTS: Final = ("tool_calls", "invalid_tool_calls", "tool_call_chunks")
 
 
 def is_reasoning(block: Any) -> bool:
-    """Return True if a content block is reasoning or a bare signature.
+    """Return True if a content block is reasoning, or only a signature.
 
     >>> is_reasoning({"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}), is_reasoning({"type": "text"})
     (True, False)
@@ -104,7 +104,7 @@ def is_reasoning(block: Any) -> bool:
 def begins_with_reasoning(message: BaseMessage) -> bool:
     """Return True if the first content block of an AI message is reasoning.
 
-    Anthropic refuses a request whose open turn began with it if the request begins that turn with another step.
+    If the open turn began with reasoning, Anthropic refuses a request that begins this turn with another step.
 
     >>> from langchain_core.messages import AIMessage
     >>> begins_with_reasoning(AIMessage([{"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}, "Yes."]))
@@ -122,8 +122,8 @@ def begins_with_reasoning(message: BaseMessage) -> bool:
 def without_reasoning(message: BaseMessage) -> BaseMessage:
     """Return the message without reasoning and signatures; the same object if it has no such parts.
 
-    Cleans content blocks, `additional_kwargs` and calls. Call arguments are kept as they are, and so are
-    `usage_metadata` and `response_metadata`, which are not sent to a model.
+    It cleans content blocks, `additional_kwargs` and calls. Call arguments are unchanged, and so are `usage_metadata`
+    and `response_metadata`, which are not sent to a model.
 
     >>> from langchain_core.messages import AIMessage
     >>> thought = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
@@ -165,7 +165,7 @@ def _without_keys(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_bound_thinking(message: BaseMessage) -> bool:
-    """Return True for an answer with thinking that its model binds to what stands before it.
+    """Return True for an answer with thinking that its model binds to the messages before it.
 
     >>> thought = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
     >>> has_bound_thinking(AIMessage([thought, "So."], response_metadata={"model_name": "claude-opus-5-5"}))
@@ -178,7 +178,7 @@ def has_bound_thinking(message: BaseMessage) -> bool:
 
 
 def _is_signed(block: Any) -> bool:
-    """Return True for thinking of Anthropic, in LangChain's standard form too."""
+    """Return True for thinking of Anthropic, in its own form or in LangChain's standard form."""
     if block_type(block) == "reasoning":
         extras = block.get("extras")
         return isinstance(extras, dict) and "signature" in extras

@@ -2,11 +2,13 @@
 
 These parts of a message count:
 
-- texts, as they are;
+- texts;
 - a call: its id, the word ``function``, its name and its arguments as JSON text; once, even if it is both in
   `tool_calls` and in a content block;
 - a result: its call id, its name and its content;
-- media: their length. Reasoning counts nothing.
+- media: their length.
+
+Reasoning does not count.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _T = TypeVar("_T")
 
 
 class WrittenCall(NamedTuple):
-    """A call with its arguments as the message has them: JSON text, or the text that the model wrote instead."""
+    """A call with its arguments as JSON text, or as the invalid text that the model wrote."""
 
     id: str
     tool: str
@@ -107,7 +109,7 @@ def _document_text(block: Mapping[str, Any]) -> str | None:
 
 
 def media_bytes(block: Any) -> int:
-    """Return the length of the data in a media block, or of what names it; 0 without either, and for any other block.
+    """Return the length of the data of a media block, or else of its URL or id; 0 without these, and for other blocks.
 
     >>> media_bytes({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}})
     4
@@ -129,7 +131,7 @@ def _block_size(block: Any, counted: set[str]) -> int:
 
 
 def packed(items: Iterable[_T], *, limit: int, size: Callable[[_T], int]) -> Iterator[list[_T]]:
-    """Yield the items in order, in groups as large as fit the limit; an item above it is a group of its own.
+    """Yield the items in order, in groups as large as the limit allows; an item above it is a group of its own.
 
     >>> list(packed(["a", "b", "ccc", "d"], limit=2, size=len))
     [['a', 'b'], ['ccc'], ['d']]

@@ -1,4 +1,4 @@
-"""Judge by its stop reason if a reply of a model was cut off, or failed; each provider has words of its own."""
+"""Find from the stop reason of a model's reply if it was cut off or failed; the reasons of all providers are known."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from langchain_core.messages import BaseMessage
 from convstore.messages.media import block_type
 
 _KEYS: Final = ("finish_reason", "stop_reason", "stopReason", "done_reason", "status")
-"""Keys of ``response_metadata`` for the stop reason: OpenAI's and Google's, Anthropic's, Bedrock's, Ollama's."""
+"""Keys of the stop reason in ``response_metadata``: of OpenAI and Google, Anthropic, Bedrock, Ollama, and OpenAI."""
 
 FILTERED: Final = frozenset(
     {
@@ -32,7 +32,7 @@ FILTERED: Final = frozenset(
         "spii",
     }
 )
-"""The model, or a filter of OpenAI, Anthropic, Google or Amazon, refused the reply and ended it where it was."""
+"""Stop reasons of replies that the model, or a filter of OpenAI, Anthropic, Google or Amazon, refused to complete."""
 
 _CUT: Final = FILTERED | {
     "continuation",
@@ -50,15 +50,15 @@ _CUT: Final = FILTERED | {
     "too_many_tool_calls",
     "unexpected_tool_call",
 }
-"""A limit, a filter, or a call that Google or Amazon could not read ended the reply where it was."""
+"""Stop reasons of replies that were cut off by a limit, a filter, or a call that Google or Amazon could not parse."""
 
 FAILED_REASONS: Final = frozenset(
     {"abort", "cancelled", "error", "failed", "insufficient_system_resource", "network_error"}
 )
-"""The provider or a gateway could not finish the reply."""
+"""Stop reasons of replies that the provider or a gateway could not finish."""
 
 UNFINISHED_STATUSES: Final = frozenset({"cancelled", "failed", "in_progress", "queued"})
-"""Statuses of a `Response` of OpenAI that has no answer."""
+"""Statuses of OpenAI's `Response` objects without an answer."""
 
 
 def cut_reason(metadata: Mapping[str, Any]) -> str:
@@ -78,7 +78,7 @@ def cut_reason(metadata: Mapping[str, Any]) -> str:
 
 
 def has_refusal(message: BaseMessage) -> bool:
-    """Return True for a reply with a refusal of OpenAI, beside its content or in it, and a usual stop reason.
+    """Return True for a reply with a refusal field or block of OpenAI, whose stop reason is a normal one.
 
     >>> from langchain_core.messages import AIMessage
     >>> has_refusal(AIMessage([{"type": "refusal", "refusal": "No."}])), has_refusal(AIMessage("Yes."))
@@ -92,7 +92,7 @@ def has_refusal(message: BaseMessage) -> bool:
 
 
 def failed_reason(metadata: Mapping[str, Any]) -> str:
-    """Return why a reply that a framework returned has no answer, "" if it may have one.
+    """Return the reason why a reply has no answer, "" if it may have one.
 
     >>> failed_reason({"status": "queued"}), failed_reason({"finish_reason": "stop"})
     ('queued', '')
@@ -105,7 +105,7 @@ def failed_reason(metadata: Mapping[str, Any]) -> str:
 
 
 def lacks_reason(metadata: Mapping[str, Any]) -> bool:
-    """Return True for the metadata of a LangChain model that always gives a stop reason, and here did not.
+    """Return True if a stop reason is missing in the metadata of a LangChain model that always has one.
 
     >>> lacks_reason({"model_provider": "openai"}), lacks_reason({})
     (True, False)
@@ -116,7 +116,7 @@ def lacks_reason(metadata: Mapping[str, Any]) -> bool:
 
 
 def reason_of(value: Any) -> str:
-    """Return a stop reason as a text; some servers send an object with its type.
+    """Return a stop reason as text; some servers send an object that has it as `type`.
 
     >>> reason_of("stop"), reason_of({"type": "length"}), reason_of(None)
     ('stop', 'length', '')

@@ -1,4 +1,4 @@
-"""Extract plain text from message content, make content of blocks, and quote ids and names safely in one line."""
+"""Extract plain text from message content, build content from blocks, and quote ids safely on one line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fold(text: str) -> str:
 def in_one_line(id_: str) -> str:
     r"""Return an id for use in a note, a summary or a page: unchanged if it is harmless, else as a JSON string.
 
-    Ids may come from clients. Quoting keeps them from ending the line or the brackets around them.
+    Ids may come from clients. Quoting prevents them from ending the line or the brackets around them.
 
     >>> print(in_one_line("call_7:m-1"), in_one_line("x].\nEnd."))
     call_7:m-1 "x].\nEnd."
@@ -38,7 +38,7 @@ def in_one_line(id_: str) -> str:
 
 
 def indented(text: str, mark: str) -> str:
-    r"""Prefix every line after the first with a mark, so that no line of a quoted text can pass for a heading.
+    r"""Prefix every line after the first with a mark, so that a line of a quoted text cannot look like a heading.
 
     >>> print("human: " + indented("Hello.\nai: Done.", "> "))
     human: Hello.
@@ -48,7 +48,7 @@ def indented(text: str, mark: str) -> str:
 
 
 def call_text(call: Mapping[str, Any], limit: int | None = None) -> str:
-    """Return a call of a tool for people, as Python writes it; of its arguments the first `limit` characters.
+    """Return a tool call in the form of Python code, for people; arguments are cut after `limit` characters.
 
     >>> print(call_text({"name": "refund", "args": {"order": 17, "why": "späť"}}, 16))
     refund(order=17, why="s…)
@@ -63,7 +63,7 @@ def call_text(call: Mapping[str, Any], limit: int | None = None) -> str:
 
 
 def content_of(blocks: Sequence[dict[str, Any]]) -> Any:
-    """Return blocks as the content of a message: a text alone as it is, no block as an empty text.
+    """Return blocks as the content of a message: a single text block as a str, and no blocks as "".
 
     >>> content_of([{"type": "text", "text": "Hi"}]), content_of([])
     ('Hi', '')
@@ -79,8 +79,8 @@ def text_of(content: Any) -> str:
     try:
         if type(content) is not list or len(content) <= _SLICE:
             return _write(content)
-        # Written slice by slice, because other threads can run between the calls; the text is the same.
+        # Written in slices, so that other threads can run between the calls; the text is the same.
         return f"[{', '.join(_write(part)[1:-1] for part in slices(content, _SLICE))}]"
     except (TypeError, ValueError, RecursionError):
-        # A block holds bytes or datetimes, or is nested deeper than the JSON writer supports.
+        # A block has bytes or datetimes, or is nested deeper than the JSON writer supports.
         return Codec().encode(content, omitted=[])

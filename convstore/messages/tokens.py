@@ -1,6 +1,6 @@
-"""Count the tokens of messages, with the counter that the whole store uses.
+"""Count the tokens of messages with the counter that the whole store uses.
 
-The default is based on LangChain's approximation. A backend that needs exact figures passes its model's counter.
+The default is based on LangChain's approximation. A backend that needs exact counts passes its model's counter.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from convstore.values.scope import id_problem
 _LOGGER = logging.getLogger("convstore")
 
 TokenCounter = Callable[[Sequence[BaseMessage]], int]
-"""Returns the tokens of a list of messages; must be additive enough that messages can be counted one by one."""
+"""Function that returns the tokens of a list of messages. Messages are counted one by one, and the counts added."""
 
 CHARACTERS_PER_TOKEN = 4
-"""LangChain's approximation for English text; pages are cut by it."""
+"""LangChain's approximation for English text; it also determines the size of pages."""
 
 _MAX_TOKENS = 2**40
 _PANIC = "PanicException"
-"""Class of the error of a tokenizer in Rust that panics, which is no `Exception` and cannot be imported."""
+"""Class name of the error of a panicking tokenizer in Rust, which is not an `Exception` and cannot be imported."""
 NO_NUMBER = "no whole number from 0"
-"""Stands for the class of an error if a counter returned anything else."""
+"""Used in place of an error's class name if a counter did not return a whole number from 0."""
 _MAX_NAME_CHARACTERS = 200
-"""Limits the name of a counter, because every entry stores it."""
+"""Maximum length of a counter's name, because every entry stores it."""
 
 _ROLES = {"human": "user", "ai": "assistant", "tool": "tool"}
 _TOKENS_PER_MESSAGE = 3
-"""As LangChain counts them; it takes ten times as long for a short text."""
+"""LangChain's figure. Its own function takes ten times as long for a short text as the one here."""
 
 _PIECE = 50_000
 _WIDE = re.compile("[\u1100-\u11ff\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef\U0001f000-\U0003ffff]")
@@ -58,13 +58,13 @@ def approximate_tokens(messages: Sequence[BaseMessage], *, media: MediaFigures =
     """Count with LangChain's ``count_tokens_approximately``, corrected for wide scripts, images and tool calls.
 
     A Chinese, Japanese or Korean character counts as one token, a character of another non-Latin script as half a token
-    (GPT-4o's tokenizer uses 0.7-1.0 and 0.3-0.6). Images, PDFs, audio and video count by what they show and not by
-    their length: their pixels, pages and seconds are read from their bytes, and `media` has the tokens of each. Views
-    with a provider count them by that provider's figures, unless the counter was given some.
+    (GPT-4o's tokenizer uses 0.7-1.0 and 0.3-0.6). Images, PDFs, audio and video count by their pixels, pages and
+    seconds, which are read from their bytes, and not by their length. Views with a provider use the figures of that
+    provider, unless `media` is given.
 
     Args:
-        messages: The messages to count; their sum is the sum of each.
-        media: Tokens of images, pages and seconds; `MediaFigures.named` has those of models.
+        messages: The messages to count; the result is the sum of their counts.
+        media: Tokens of images, pages and seconds; `MediaFigures.named` returns those of models.
 
     >>> from langchain_core.messages import HumanMessage
     >>> approximate_tokens([HumanMessage("Where is my order?")]), approximate_tokens([HumanMessage("我的订单在哪里")])
@@ -107,7 +107,7 @@ def _with_blocks(message: BaseMessage, figures: MediaFigures, sizes: Sequence[Me
 
 
 def _calls_without_block(message: BaseMessage, blocks: Sequence[Any]) -> list[Any]:
-    """Return the calls that no content block repeats: with blocks, LangChain counts the blocks alone."""
+    """Return the calls that content blocks do not repeat. With blocks, LangChain counts only the blocks."""
     if not isinstance(message, AIMessage):
         return []
     repeated = set(map(called_in, blocks))
@@ -123,13 +123,13 @@ def _by_langchain(message: BaseMessage) -> int:
 
 
 def _extra_for_script(content: Any) -> int:
-    """Return the tokens that non-Latin characters need beyond LangChain's quarter of a token each."""
+    """Return the tokens of non-Latin characters beyond LangChain's quarter of a token for each."""
     text = text_of(content)
     return (weight(text) - len(text)) // CHARACTERS_PER_TOKEN
 
 
 def weight(text: str) -> int:
-    """Return the number of English characters that cost as many tokens as a text, by `approximate_tokens`.
+    """Return the number of English characters with as many tokens as a text, by `approximate_tokens`.
 
     >>> weight("order"), weight("заказ"), weight("订单")
     (5, 10, 8)
@@ -160,7 +160,7 @@ def fitting(text: str, room: int) -> int:
 
 
 def _count(script: re.Pattern[str], text: str) -> int:
-    """Count the characters of a script, piece by piece so that other threads can run in between."""
+    """Count the characters of a script, in pieces so that other threads can run in between."""
     pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
     return sum(len(piece) - len(script.sub("", piece)) for piece in pieces)
 
@@ -171,9 +171,9 @@ APPROXIMATE = "approximate"
 
 @dataclass(frozen=True, slots=True)
 class NamedCounter:
-    """A token counter with a name from the caller; counters that count alike share a name.
+    """A token counter with a name; counters with the same counts share a name.
 
-    `errors` has the class of the last error that it raised, or `NO_NUMBER`; it is empty if it never failed.
+    `errors` has the class name of the last error that it raised, or `NO_NUMBER`; it is empty if it never failed.
     """
 
     name: str
@@ -183,7 +183,8 @@ class NamedCounter:
     def __post_init__(self) -> None:
         if id_problem(self.name) or len(self.name) > _MAX_NAME_CHARACTERS:
             raise InvalidInputError(
-                f"the name of a token counter is a str of 1 to {_MAX_NAME_CHARACTERS} characters"
+                "the name of a token counter must be a str of 1 to "
+                f"{_MAX_NAME_CHARACTERS} characters"
             )
 
     def __call__(self, messages: Sequence[BaseMessage]) -> int:
@@ -191,19 +192,21 @@ class NamedCounter:
         return self.counter(messages)
 
 
-def named(counter: TokenCounter, name: str | None = None) -> NamedCounter:
+def named_counter(counter: TokenCounter, name: str | None = None) -> NamedCounter:
     """Return a token counter with the given name, or with its `counter_name` at the time of this call.
 
     Raises:
-        InvalidInputError: `counter` is not callable, or asynchronous, or the name is not usable.
+        InvalidInputError: `counter` is not callable, or asynchronous, or the name is not valid.
     """
     if iscoroutinefunction(counter):
         raise InvalidInputError(
-            "token_counter is a function that returns a number, not a coroutine function; "
-            "give the one that your tokenizer has without await"
+            "token_counter must be a function that returns a number, not a coroutine function; "
+            "pass the sync function of your tokenizer"
         )
     if not callable(counter):
-        raise InvalidInputError("token_counter is a function from a list of messages to a number")
+        raise InvalidInputError(
+            "token_counter must be a function from a list of messages to a number"
+        )
     return NamedCounter(counter_name(counter) if name is None else name, counter)
 
 
@@ -213,9 +216,9 @@ _BY_PROVIDER = {
 
 
 def counter_for(counter: TokenCounter, package: str | None) -> TokenCounter:
-    """Return the counter of a view for a provider; the default counter then counts media by that one's figures.
+    """Return the counter of a view for a provider; the default counter then uses the provider's figures for media.
 
-    `package` is the name that LangChain's package of the provider has; None or an unknown one changes nothing.
+    `package` is the name of LangChain's package of the provider. For None and unknown names the counter is unchanged.
     """
     plain = counter.counter if isinstance(counter, NamedCounter) else counter
     if package not in _BY_PROVIDER or plain is not approximate_tokens:
@@ -239,8 +242,8 @@ def figures_of(counter: TokenCounter) -> MediaFigures | None:
 def counter_name(counter: TokenCounter) -> str:
     """Return the name of a token counter. Stored counts made under another name are recomputed.
 
-    The name of a function is its module and qualified name. For a partial the bound arguments are added, for a method
-    of a chat model the model's name.
+    The name of a function is its module and qualified name. For a partial, the bound arguments are added; for a method
+    of a chat model, the model's name.
 
     >>> counter_name(approximate_tokens), counter_name(len), counter_name(partial(sum, start=3))
     ('approximate', 'builtins.len', 'builtins.sum(start=3)')
@@ -278,7 +281,7 @@ def _name_of(counter: TokenCounter) -> str:
 
 
 def _bound_by(counter: TokenCounter) -> str:
-    """Return the arguments that a partial binds, "" for none."""
+    """Return the arguments that a partial binds as text, "" without any."""
     if not isinstance(counter, partial):
         return ""
     bound = [
@@ -291,8 +294,8 @@ def _bound_by(counter: TokenCounter) -> str:
 def count(counter: TokenCounter, message: BaseMessage) -> int:
     """Return the tokens of one message.
 
-    A counter of a model may refuse a message that stands alone, not reach its server, or return no number. Such a
-    message is estimated.
+    The message is estimated if the counter fails: it may refuse a single message, not reach its server, or return no
+    number.
     """
     try:
         tokens = counter([message])
@@ -300,7 +303,7 @@ def count(counter: TokenCounter, message: BaseMessage) -> int:
         if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
             raise
         valid = sendable_message(message)
-        if valid is not message:  # tokenizers refuse lone surrogates
+        if valid is not message:  # tokenizers may refuse lone surrogates
             return count(counter, valid)
         return _estimate(counter, message, type(error).__name__)
     if not isinstance(tokens, int) or isinstance(tokens, bool) or not 0 <= tokens < _MAX_TOKENS:
@@ -309,7 +312,7 @@ def count(counter: TokenCounter, message: BaseMessage) -> int:
 
 
 def counted(counter: TokenCounter, message: BaseMessage) -> tuple[int, tuple[MediaSize, ...]]:
-    """Return the tokens of a message, as `count` does, and the sizes of its media, which are measured once."""
+    """Return the tokens of a message like `count`, and the sizes of its media, which are measured only once."""
     sizes = media_of(message)
     figures = figures_of(counter) if sizes else None
     if figures is None:
@@ -318,7 +321,7 @@ def counted(counter: TokenCounter, message: BaseMessage) -> tuple[int, tuple[Med
 
 
 def _estimate(counter: TokenCounter, message: BaseMessage, problem: str) -> int:
-    """Estimate a message that a counter cannot count; the counter notes why, and the first time is logged."""
+    """Estimate a message that a counter cannot count, and record the problem; the first one is logged."""
     if isinstance(counter, NamedCounter):
         if not counter.errors:
             line = "the token counter %s fails: %s; sizes that it cannot count are estimates"

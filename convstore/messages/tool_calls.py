@@ -7,12 +7,12 @@ process died between call and result, a result came late, a retry answered twice
 The rule: each AI message with calls is directly followed by its results, one per call, in the order of the calls. No
 other position holds a tool message. `pair` establishes the rule.
 
-- A result answers the latest earlier AI message that has an unanswered call with its id. Inside one AI message the
-  calls are answered in order. So a call id may be reused, as happens in real conversations.
-- A result whose own id was made by `result_id` answers the call that it was made for, and a result of a log the one
-  that is stored with it: two runs may work on one conversation at once, and both name their calls ``call_0``.
-- The first answer wins: a second one, or a result that comes before its call, is left out and reported.
-- A call without an answer gets a result that says so.
+- A result answers the latest earlier AI message that has an unanswered call with its id. Inside one AI message, calls
+  are answered in order. So a call id may be reused, as happens in real conversations.
+- A result whose own id was made by `result_id` answers the call that the id was made for. A stored result answers the
+  call that is stored with it. Two runs may work on a conversation concurrently, and both name their calls ``call_0``.
+- The first answer counts. A second one, or a result before its call, is left out and reported.
+- A call without an answer gets a synthetic result that says so.
 - A summary or a note may replace calls of the list; `without_orphans` then shows their results as text.
 
 Messages before the first unanswered call never change again, whatever is appended; provider prompt caches depend on
@@ -43,7 +43,7 @@ MISSING_TEXT: Final = "No result was recorded for this call."
 _MALFORMED_TEXT: Final = (
     "Tool call {name} with id {id} could not be executed - arguments were malformed or truncated."
 )
-"""The same for a call with invalid arguments, in the words of LangChain's ``create_agent``."""
+"""Content of the generated result for a call with invalid arguments, with the wording of LangChain's agents."""
 
 _UNKNOWN: Mapping[str, str] = {}
 
@@ -62,15 +62,15 @@ LangChain's standard content, OpenAI Responses. Calls that the provider runs its
 CALL_FORMS: Final = CALL_BLOCKS | dict.fromkeys(
     ("input_json_delta", "invalid_tool_call", "tool_call_chunk"), "id"
 )
-"""The same, with the blocks of LangChain that repeat a listed call, or a piece of it."""
+"""`CALL_BLOCKS` and the blocks of LangChain that repeat a listed call or a part of it."""
 
 
 class Call(NamedTuple):
     """One call of an AI message that needs a result.
 
     Attributes:
-        id: The tool call id; "" if the model gave no id.
-        tool: Name of the tool; "" if the message does not say.
+        id: The tool call id; "" if the model wrote no id.
+        tool: Name of the tool; "" if it is unknown.
         position: Index among the calls of its message, from 0; distinguishes calls with the same id.
         is_malformed: True if its arguments are invalid, so that no tool can run it.
     """
@@ -86,11 +86,11 @@ class Pairing:
     """A valid list of messages, and its differences from the input.
 
     Input and output are the same exactly if `missing`, `orphans` and `moved` are all empty. Messages are named by their
-    id, or by their tool call id if they have none.
+    id, or else by their tool call id.
 
     Attributes:
-        messages: The valid list; the input's own objects, apart from results generated for unanswered calls.
-        indexes: For each of `messages` its index in the input; None for a generated result.
+        messages: The valid list; the input's own objects, except results generated for unanswered calls.
+        indexes: For each of `messages`, its index in the input; None for a generated result.
         missing: Tool call ids of the calls that got a generated result, in the order of `messages`.
         orphans: Tool messages left out, in input order: no unanswered call with their id precedes them.
         moved: Results moved ahead of a message that preceded them in the input, in the order of `messages`.
@@ -105,7 +105,7 @@ class Pairing:
 
 @dataclass(slots=True)
 class Slot:
-    """A position after an AI message, for the result of one call; `own_id` is the id that `result_id` makes for it."""
+    """A position after an AI message for the result of one call; `own_id` is the id that `result_id` makes."""
 
     call: Call
     own_id: str
@@ -158,17 +158,19 @@ def calls_of(message: BaseMessage) -> list[Call]:
     if not isinstance(message, AIMessage):
         return []
     if not message.invalid_tool_calls and type(message.content) is str:
-        return [Call(*_named(call), position) for position, call in enumerate(message.tool_calls)]
-    calls = [_named(call) for call in message.tool_calls]
-    invalid = list(filter(all, map(_named, message.invalid_tool_calls)))
+        return [
+            Call(*_id_and_name(call), position) for position, call in enumerate(message.tool_calls)
+        ]
+    calls = [_id_and_name(call) for call in message.tool_calls]
+    invalid = list(filter(all, map(_id_and_name, message.invalid_tool_calls)))
     malformed = range(len(calls), len(calls) + len(invalid))
     calls += invalid
     calls += _only_in_content(message.content, calls)
     return [Call(*call, position, position in malformed) for position, call in enumerate(calls)]
 
 
-def _named(call: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the id and the tool's name of a listed call, "" for one that it lacks."""
+def _id_and_name(call: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the id and the tool's name of a listed call, "" for a missing one."""
     return call.get("id") or "", call.get("name") or ""
 
 
@@ -182,9 +184,9 @@ def _only_in_content(content: Any, calls: Sequence[tuple[str, str]]) -> list[tup
 
 
 def result_id(ai_message_id: str, call_id: str, position: int = 0) -> str:
-    """Return the id of the result of a call: the same in every process, another for every AI message.
+    """Return the id of a call's result: the same in every process, and a different one for every AI message.
 
-    `position` is the index of the call among those of its message that have this call id.
+    `position` is the index of the call among the calls of its message with the same call id.
 
     >>> result_id("ai-1", "call_1") == result_id("ai-1", "call_1") != result_id("ai-2", "call_1")
     True
@@ -196,7 +198,7 @@ def result_id(ai_message_id: str, call_id: str, position: int = 0) -> str:
 
 
 def later_result_id(made_for: str, number: int) -> str:
-    """Return the id of a later result of a call, for one whose earlier results were rewound; see `answered_by`.
+    """Return the id of a later result of a call whose earlier results were rewound; see `answered_by`.
 
     >>> later_result_id("cac4", 2)
     'cac4.2'
@@ -205,7 +207,7 @@ def later_result_id(made_for: str, number: int) -> str:
 
 
 def answered_by(id_: str) -> str:
-    """Return the `result_id` of the call that the id of a result names, if it was made for a call.
+    """Return the `result_id` of the call that a result answers, given the id of the result.
 
     >>> answered_by("cac4"), answered_by("cac4.2")
     ('cac4', 'cac4')
@@ -224,9 +226,9 @@ def result_ids(message: BaseMessage) -> list[str]:
 
 
 def is_paused(message: BaseMessage) -> bool:
-    """Return True for an answer that its provider paused, to go on with it in the next call.
+    """Return True for an answer that its provider paused and continues in the next call.
 
-    Anthropic does so where its own tools, such as web search, take long: https://docs.claude.com, "Stop reasons".
+    Anthropic does so if its own tools, such as web search, take long: https://docs.claude.com, "Stop reasons".
 
     >>> is_paused(AIMessage("I look it up.", response_metadata={"stop_reason": "pause_turn"}))
     True
@@ -240,8 +242,8 @@ def is_paused(message: BaseMessage) -> bool:
 def missing_result(call: Call, *, ai_message_id: str | None) -> ToolMessage:
     """Generate the result for a call without a result; equal arguments give equal messages.
 
-    Its id is derived from the message and the position, as two calls may have the same id; without a message id, it has
-    none.
+    Its id is derived from the message id and the position, because two calls may have the same id. Without a message id
+    it has no id.
 
     >>> result = missing_result(Call("call_1", "search", 0), ai_message_id="m7")
     >>> result.id, result.name, result.tool_call_id, result.status
@@ -266,9 +268,9 @@ def pair(messages: Sequence[BaseMessage], answers: Mapping[str, str] = _UNKNOWN)
     Nothing else is reordered, and the input and its messages are not modified. Pairing a paired list changes nothing.
 
     The result is stable when the log grows: everything before the first generated result stays the beginning of the
-    paired list. If none of the missing results arrives later, the whole list does. Time is linear in the number of
+    paired list. As long as the missing results do not arrive, the whole list does. Time is linear in the number of
     messages and calls. `answers` has the `result_id` of the call that each result answers, by the result's id, as far
-    as that is known; "" for one whose call is none of these.
+    as it is known; "" for a result whose call is not in the list.
 
     >>> call = AIMessage("", id="m1", tool_calls=[{"name": "search", "args": {}, "id": "call_1"}])
     >>> late = ToolMessage("found", id="m3", tool_call_id="call_1")
@@ -310,13 +312,13 @@ def without_orphans(
     calls: Mapping[str, str] | None = None,
     answers: Mapping[str, str] = _UNKNOWN,
 ) -> list[BaseMessage]:
-    r"""Return the messages with results that answer no call among them shown as text of human messages.
+    r"""Return the messages, with results that answer no call among them shown as text of human messages.
 
-    Such a text comes after the run of results that contained the result, because nothing may separate a call from its
-    results. It keeps the result's id and blocks such as images, and is marked
+    Such a text comes after the run of results that contained the result, because a call and its results must not be
+    separated. It keeps the result's id and blocks such as images, and is marked
     ``{"convstore": {"kind": "late_result"}}``. All other messages are the same objects. The choice is stable: appending
     messages never turns a text into a result, or a result into a text. `calls` describes calls by the id of their
-    result, where more than the tool's name is known; `answers` is that of `pair`.
+    result, if more than the tool's name is known; for `answers` see `pair`.
 
     >>> [message.text for message in without_orphans([ToolMessage("2 orcas", name="count", tool_call_id="x")])]
     ['[Result of an earlier call of count]\n2 orcas']
@@ -350,7 +352,7 @@ _ARGUMENTS: Final = ("input", "args", "arguments", "action")
 
 
 def arguments_of(message: BaseMessage) -> list[Any]:
-    """Return the arguments of the calls that `calls_of` returns: a dict, or the text of invalid ones; "" for none.
+    """Return the arguments of the calls that `calls_of` returns: a dict, the text of invalid arguments, or "".
 
     >>> arguments_of(AIMessage("", tool_calls=[{"name": "search", "args": {"q": "orca"}, "id": "call_1"}]))
     [{'q': 'orca'}]
@@ -358,7 +360,7 @@ def arguments_of(message: BaseMessage) -> list[Any]:
     if not isinstance(message, AIMessage):
         return []
     given: list[Any] = [call["args"] for call in message.tool_calls]
-    given += [call["args"] or "" for call in message.invalid_tool_calls if all(_named(call))]
+    given += [call["args"] or "" for call in message.invalid_tool_calls if all(_id_and_name(call))]
     blocks = [block_of(message, call.id) for call in calls_of(message)[len(given) :]]
     return given + [
         next((block[key] for key in _ARGUMENTS if key in block), "") for block in blocks
@@ -373,7 +375,7 @@ def calls_in_content(content: list[str | dict[Any, Any]]) -> Iterator[tuple[str,
 
 
 def called_in(block: Any, forms: Mapping[str, str] = CALL_FORMS) -> str | None:
-    """Return the id of the call that a content block describes or repeats, "" for none; None for any other block.
+    """Return the id of the call that a content block describes or repeats, "" without an id; None for other blocks.
 
     >>> called_in({"type": "tool_use", "id": "c1"}), called_in({"type": "tool_use"}), called_in("Hi")
     ('c1', '', None)
@@ -387,7 +389,7 @@ def called_in(block: Any, forms: Mapping[str, str] = CALL_FORMS) -> str | None:
 
 
 def inner_block(block: Any) -> Mapping[str, Any]:
-    """Return a block, or the one in a wrapper of LangChain's standard content; {} for a text.
+    """Return a block, or the block inside a wrapper of LangChain's standard content; {} for a text.
 
     LangChain wraps blocks that it does not define, such as OpenAI's computer_call.
     """
@@ -397,7 +399,7 @@ def inner_block(block: Any) -> Mapping[str, Any]:
 
 
 def changed_block(block: Any, change: Callable[[dict[Any, Any]], Any]) -> Any:
-    """Return a block, or the one in a wrapper of LangChain's standard content, changed; a text as it is."""
+    """Apply a function to a block, or to the block inside a wrapper of LangChain's standard content; not to a text."""
     if not isinstance(block, dict):
         return block
     if block.get("type") == "non_standard":
@@ -408,7 +410,7 @@ def changed_block(block: Any, change: Callable[[dict[Any, Any]], Any]) -> Any:
 def changed_functions(
     kwargs: Mapping[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return ``additional_kwargs`` with name and arguments changed in each call as Chat Completions listed it."""
+    """Apply a function to name and arguments of each raw call of Chat Completions in ``additional_kwargs``."""
     calls = kwargs.get("tool_calls")
     if not isinstance(calls, list):
         return dict(kwargs)
@@ -422,7 +424,7 @@ def changed_functions(
 
 
 def with_changes(message: _Message, update: Mapping[str, Any]) -> _Message:
-    """Return a message with other values of some fields; the same object if all are equal."""
+    """Return a message with new values of some fields; the same object if all are equal."""
     changed = {name: value for name, value in update.items() if value != getattr(message, name)}
     return message.model_copy(update=changed) if changed else message
 
@@ -441,7 +443,7 @@ def block_of(message: BaseMessage, call_id: str) -> Mapping[str, Any]:
 
 
 def is_paired(messages: Sequence[BaseMessage]) -> bool:
-    """Return True for the usual list, which `pair` leaves unchanged: each result is at its call, whose id is unique.
+    """Return True for a list that `pair` leaves unchanged, in which each result follows its call and call ids differ.
 
     >>> is_paired([HumanMessage("Hi!"), AIMessage("Hello!")]), is_paired([ToolMessage("2", tool_call_id="x")])
     (True, False)
@@ -463,7 +465,7 @@ def is_paired(messages: Sequence[BaseMessage]) -> bool:
 def fill_slots(
     messages: Sequence[BaseMessage], answers: Mapping[str, str] = _UNKNOWN
 ) -> tuple[dict[int, list[Slot]], list[int]]:
-    """Assign each result to its call; return the slots by index of their AI message, and the results without a call."""
+    """Assign each result to its call; return the slots by the index of their AI message, and indexes of orphans."""
     slots: dict[int, list[Slot]] = {}
     open_calls = OpenSlots(answers)
     orphans: list[int] = []
@@ -485,7 +487,7 @@ def slots_of(message: BaseMessage) -> list[Slot]:
 
 
 def answers_in(messages: Sequence[BaseMessage]) -> dict[str, ToolMessage]:
-    """Return the results among messages that have ids, by the ids that `result_id` makes for their calls.
+    """Return the results among messages with ids, by the ids that `result_id` makes for their calls.
 
     >>> call = AIMessage("", tool_calls=[{"name": "add", "args": {}, "id": "c"}], id="a")
     >>> list(answers_in([call, ToolMessage("7", tool_call_id="c", id="r")])) == [result_id("a", "c")]
@@ -501,10 +503,7 @@ def answers_in(messages: Sequence[BaseMessage]) -> dict[str, ToolMessage]:
 
 
 def _moved_forward(indexes: Sequence[int | None]) -> list[int]:
-    """Return the indexes that come before a smaller one, in their order.
-
-    Only results can do so; without any, the order is unchanged. A message that a result moved past does not count.
-    """
+    """Return the indexes that come before a smaller one, in order: those of results that moved forward."""
     moved: list[int] = []
     smallest_after: int | None = None
     for index in reversed(indexes):

@@ -1,6 +1,6 @@
-"""Read the calls of messages as workers run them, pair them with their results, and make results.
+"""Read the calls that a worker has to run from messages, pair them with their results, and make results.
 
-A call that was cut off, or whose reply a filter ended, is not run, with half of its arguments.
+A call that was cut off by a limit or a filter gets an error, so that it is not run with incomplete arguments.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CUT: Final = (
 
 
 def cut_error(message: BaseMessage, call_id: str | None) -> str:
-    """Return the error of a call that was cut off, "" for any other.
+    """Return the error of a call that was cut off, "" for any other call.
 
     >>> from langchain_core.messages import AIMessage
     >>> call = {"name": "write", "args": {"path": "a"}, "id": "c1"}
@@ -48,9 +48,9 @@ def cut_error(message: BaseMessage, call_id: str | None) -> str:
 
 
 def _cut_call(message: BaseMessage) -> tuple[Call, str] | None:
-    """Return the call that the end of a reply cut off, and its error; None without one.
+    """Return the call that was cut off at the end of a reply, and its error; None without one.
 
-    It is the last call, unless other content follows it. Its arguments may look whole: SDKs complete them.
+    It is the last call, unless other content follows it. Its arguments may be valid JSON, because SDKs complete them.
 
     >>> call = {"name": "write", "args": {"path": "a"}, "id": "c1"}
     >>> _cut_call(AIMessage("", tool_calls=[call], response_metadata={"stop_reason": "max_tokens"}))[0].id
@@ -66,13 +66,13 @@ def _cut_call(message: BaseMessage) -> tuple[Call, str] | None:
 
 
 def _last_call(message: BaseMessage, calls: Sequence[Call]) -> Call | None:
-    """Return the call that ends a message, None if its content goes on after the calls."""
+    """Return the call at the end of a message, None if other content follows the calls."""
     content = message.content if isinstance(message.content, list) else []
     in_content = dict(calls_in_content(content))
     apart = [call for call in calls if call.id not in in_content]
     if not apart:
         return _last_with_id(calls, called_in(content[-1], CALL_BLOCKS))
-    # Where valid and invalid calls are mixed, the calls as the API wrote them have the order.
+    # With both valid and invalid calls, only the API's own list has the order of all calls.
     written = message.additional_kwargs.get("tool_calls")
     if isinstance(written, list) and written and isinstance(written[-1], dict):
         return _last_with_id(calls, written[-1].get("id") or "")
@@ -83,12 +83,12 @@ def _last_with_id(calls: Sequence[Call], call_id: Any) -> Call | None:
     return next((call for call in reversed(calls) if call.id == call_id), None)
 
 
-_UNREADABLE = "the arguments are no valid JSON object; call the tool again with valid arguments"
+_UNREADABLE = "the arguments are not a valid JSON object; call the tool again with valid arguments"
 
 _BLOCKS = frozenset(
     {"text", "json", "search_result", "tool_reference", "custom_tool_call_output", "non_standard"}
 )
-"""Blocks other than media that a tool's result may have; any other dict is a value of the tool's own."""
+"""Types of blocks other than media in a tool's result; any other dict is a value that the tool returned."""
 
 
 def turn_calls(message: AIMessage, result_ids: Iterable[str]) -> list[TurnCall]:
@@ -112,7 +112,7 @@ def turn_calls(message: AIMessage, result_ids: Iterable[str]) -> list[TurnCall]:
 
 
 def _arguments(message: AIMessage, call: Call) -> tuple[dict[str, Any], str]:
-    """Return the arguments of a call, and why it cannot be run, "" if it can."""
+    """Return the arguments of a call, and the reason why it cannot be run, "" if it can."""
     if call.position >= len(message.tool_calls):
         invalid = message.invalid_tool_calls[call.position - len(message.tool_calls) :][:1]
         return {}, str((invalid and invalid[0].get("error")) or _UNREADABLE)
@@ -121,9 +121,9 @@ def _arguments(message: AIMessage, call: Call) -> tuple[dict[str, Any], str]:
 
 
 def pairs_of(messages: Sequence[BaseMessage]) -> list[tuple[TurnCall, ToolMessage | None]]:
-    """Return the calls of some messages in order, each with its result among them; None for one without.
+    """Return the calls of messages in order, each with its result among the messages, or None.
 
-    They are paired as views pair them, see `tool_calls.pair`.
+    They are paired by the rule of views; see `tool_calls.pair`.
     """
     slots, _ = fill_slots(messages)
     pairs = list[tuple[TurnCall, ToolMessage | None]]()
@@ -136,12 +136,12 @@ def pairs_of(messages: Sequence[BaseMessage]) -> list[tuple[TurnCall, ToolMessag
 
 
 def calls_without_result(messages: Sequence[BaseMessage]) -> list[TurnCall]:
-    """Return the calls of some messages that have no result among them, in order."""
+    """Return the calls of messages without a result among the messages, in order."""
     return [call for call, result in pairs_of(messages) if result is None]
 
 
 def result_of(call: TurnCall, content: Any, *, is_error: bool = False) -> ToolMessage:
-    """Return the result of a call, with the id by which it is found.
+    """Return the result message of a call, with the id that `result_id` makes for it.
 
     Raises:
         InvalidInputError: The content is neither a text nor a list of content blocks, and JSON cannot express it.
@@ -153,7 +153,7 @@ def result_of(call: TurnCall, content: Any, *, is_error: bool = False) -> ToolMe
 
 
 def _shown(content: Any) -> Any:
-    """Return a text or content blocks as they are, and any other value as JSON."""
+    """Return a text or content blocks unchanged, and any other value as JSON."""
     if is_text(content):
         return content
     has_blocks = type(content) is list and bool(content)

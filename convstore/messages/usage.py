@@ -1,4 +1,4 @@
-"""Read the token counts that a provider reports, whatever their form."""
+"""Read the token counts that a provider reports, in the forms of all providers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from langchain_core.messages.ai import UsageMetadata
 from convstore.values.usage import Usage
 
 _MOST_BITS = 40
-"""Larger counts are no counts of tokens, and their sums would overflow MongoDB's integers."""
+"""Larger numbers cannot be token counts, and their sums would overflow MongoDB's integers."""
 
 _NAMES: Final = {
     "input_tokens": ("prompt_tokens", "prompt_token_count", "input_tokens"),
     "output_tokens": ("completion_tokens", "candidates_token_count", "output_tokens"),
 }
-"""Names of OpenAI's Chat Completions, of Gemini, and of all others."""
+"""Names of the counts in OpenAI's Chat Completions, in Gemini, and in all other APIs."""
 
 _DETAILS: Final = {
     "input_tokens": {
@@ -37,7 +37,7 @@ _DETAILS: Final = {
         "thoughts_token_count": "reasoning",
     },
 }
-"""Names of LangChain for the details of OpenAI, which has them in a dict of their own, and of all others."""
+"""LangChain's names of the details by the names of OpenAI, which has them in a separate dict, and of other APIs."""
 
 _APART: Final = frozenset(
     {
@@ -47,14 +47,14 @@ _APART: Final = frozenset(
         "thoughts_token_count",
     }
 )
-"""Details of tokens that Anthropic and Gemini do not count among the others; LiteLLM does, with OpenAI's names."""
+"""Details that Anthropic and Gemini count in addition to input and output tokens; LiteLLM includes them there."""
 
 _WRITTEN: Final = ("ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens")
-"""Details of langchain-anthropic for tokens that a cache wrote, in place of ``cache_creation``."""
+"""Details of langchain-anthropic for tokens written to a cache, in place of ``cache_creation``."""
 
 
 def usage_in(message: BaseMessage) -> Usage | None:
-    """Return the counts in a message, None without any; what is no number of tokens counts as 0.
+    """Return the counts in a message, None without any; values that cannot be token counts count as 0.
 
     >>> from langchain_core.messages import AIMessage
     >>> usage_in(AIMessage("", response_metadata={"token_usage": {"prompt_tokens": 5, "completion_tokens": 2}}))[:3]
@@ -62,7 +62,7 @@ def usage_in(message: BaseMessage) -> Usage | None:
     """
     if not isinstance(message, AIMessage):
         return None
-    # a message built without validation may hold any value here
+    # a message that was built without validation may have any value here
     given: Any = message.usage_metadata or _older_usage(message.response_metadata)
     if not given:
         return None
@@ -77,7 +77,7 @@ def usage_in(message: BaseMessage) -> Usage | None:
 
 
 def _older_usage(metadata: Any) -> UsageMetadata | None:
-    """Return what versions of LangChain without ``usage_metadata`` have of OpenAI and Anthropic."""
+    """Return the counts of OpenAI and Anthropic in messages of LangChain versions without ``usage_metadata``."""
     given = metadata if isinstance(metadata, Mapping) else {}
     found = given.get("token_usage") or given.get("usage")
     return usage_of(found) if found else None
@@ -86,15 +86,15 @@ def _older_usage(metadata: Any) -> UsageMetadata | None:
 def usage_of(value: Any) -> UsageMetadata | None:
     """Return the counts of a provider or framework in LangChain's form, or None if they are invalid.
 
-    Anthropic counts tokens that the cache read or wrote apart, and Gemini those of thoughts; here they are among the
-    input or output tokens, as everywhere else.
+    Anthropic counts cached tokens separately, and Gemini those of thoughts; here they are included in the input or
+    output tokens, as in other APIs.
 
     >>> usage_of({"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 90})["input_tokens"]
     100
     """
     counts = _counts(value)
     if "prompt_token_count" in counts:
-        counts = {"candidates_token_count": 0} | counts  # Gemini leaves out what is 0
+        counts = {"candidates_token_count": 0} | counts  # Gemini leaves out counts of 0
     usage = dict[str, Any]()
     for name, names in _NAMES.items():
         known = [counts[found] for found in names if found in counts]
@@ -113,7 +113,7 @@ def usage_of(value: Any) -> UsageMetadata | None:
 
 
 def _apart(counts: Mapping[Any, int], name: str) -> int:
-    """Return the sum of the details that input or output tokens do not contain."""
+    """Return the sum of the details that are not included in input or output tokens."""
     return sum(counts.get(detail, 0) for detail in _DETAILS[name] if detail in _APART)
 
 

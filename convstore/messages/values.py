@@ -4,11 +4,11 @@ JSON represents None, bool, int, float, str, list and dict with str keys. Every 
 [name, plain]}`` with a plain value of those types. A dict that has a key ``"$"``, or a key that is not a str, is
 written as a tag too.
 
-Nearly every value has types of JSON alone. `orjson` writes and reads those, about ten times as fast as a walk
-in Python; each text is read back and compared before it is used. All other values take the walk.
+Nearly every value has only JSON types. `orjson` writes and reads those, about ten times as fast as a traversal in
+Python; each text is read back and compared before it is used. Other values are traversed.
 
-JSON parsers are recursive, so one line nests at most `LINE_DEPTH` levels. Deeper values are written on lines of their
-own, and ``{"$": ["line", n]}`` refers to them. The encoder uses an explicit stack, so any nesting is supported.
+JSON parsers are recursive, so one line nests at most `LINE_DEPTH` levels. Deeper values are written on separate lines,
+and ``{"$": ["line", n]}`` refers to them. The encoder uses an explicit stack, so any nesting is supported.
 
 The text may contain lone surrogates, so it is stored with the error handler ``surrogatepass`` (see
 `messages.compression`).
@@ -59,15 +59,15 @@ _JSON_TYPES = TEXT_TYPES | {bool, float, type(None)}
 _LINE = "line"
 _MAX_PATH = 1_000
 _LONG = 100_000
-"""Longer texts are read by Python's parser, whose hook lets other threads run in between."""
+"""Longer texts are parsed by Python's parser, whose hook lets other threads run in between."""
 _YEAR = 2026
-"""Times without a date are checked in this year for a fixed offset."""
+"""Year in which time zones of times without a date are checked for a fixed offset."""
 _Moment = TypeVar("_Moment", datetime, time)
 
 
 @dataclass(frozen=True, slots=True)
 class Omitted:
-    """Replaces a value that could not be encoded and that the caller chose to leave out (``on_unencodable="omit"``)."""
+    """Replaces a value of an unknown type that was left out (``on_unencodable="omit"``)."""
 
     type_name: str
 
@@ -83,13 +83,13 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class DocumentFields:
-    """The fields of a Document whose text is stored elsewhere; written and read like a Document."""
+    """The fields of a Document whose text is stored elsewhere; encoded like a Document."""
 
     fields: dict[str, Any]
 
 
 def is_text(value: object) -> TypeGuard[str]:
-    """Return True if a value is a plain str, not an instance of another subclass."""
+    """Return True if a value is a str, or LangChain's `TextAccessor`, but not another subclass."""
     return type(value) in TEXT_TYPES
 
 
@@ -99,11 +99,11 @@ class Codec:
     def __init__(self) -> None:
         self._by_type: dict[type, Kind] = dict(_STANDARD)
         self._by_name: dict[str, Kind] = {kind.name: kind for kind in _STANDARD.values()}
-        # Most texts are one line without a payload, and creating a decoder costs as much as using it: reuse one.
+        # Most texts are one line without a payload. Creating a decoder costs as much as using it, so one is reused.
         self._one_line = json.JSONDecoder(object_hook=lambda node: self._untag(node, {}, None))
 
     def register(self, type_: type, kind: Kind) -> None:
-        """Register a type; afterwards values of exactly this type are restored equal.
+        """Register a type, so that values of exactly this type can be stored and restored.
 
         Raises:
             InvalidInputError: The type or the name is already registered.
@@ -125,9 +125,9 @@ class Codec:
         self._by_name.update(other._by_name)
 
     def keep_unknown(self) -> None:
-        """Accept values of unregistered types from now on; they can only be written again, unchanged.
+        """Accept stored values of unregistered types from now on; they can only be encoded again, unchanged.
 
-        For programs that copy stored conversations and do not know the application's types.
+        It is for programs that copy stored conversations and do not know the application's types.
         """
         self._by_name = _AnyName(self._by_name, self._by_type)
 
@@ -152,7 +152,7 @@ class Codec:
         return "\n".join(map(write, lines))
 
     def encode_each(self, values: list[Any], *, omitted: list[str] | None) -> list[str]:
-        """Return the text of each value, as `encode` does; fast for several small ones."""
+        """Return the text of each value, like `encode`; it is faster for several small values."""
         texts = plain_json_of_each(values)
         if texts is not None:
             return texts
@@ -165,7 +165,7 @@ class Codec:
         *,
         omitted: list[str] | None,
     ) -> str:
-        """Return the text of the fields of a message and of ranges of its payload, as `encode` of both does."""
+        """Return the text of a message's fields and payload ranges together; the same as `encode` of both."""
         rest = plain_json(fields)
         if rest is None:
             return self.encode({**fields, **ranges}, omitted=omitted)
@@ -182,8 +182,8 @@ class Codec:
 
         Args:
             text: The text.
-            fetch: Returns the characters of a range of the payload. Without it, ranges are returned as they are.
-            limit: Number of payload characters that are available; ranges that end after them are returned as they are.
+            fetch: Returns the characters of a range of the payload. Without it, ranges are returned unresolved.
+            limit: Number of payload characters that are available; ranges that end after them are returned unresolved.
 
         Raises:
             ValueError: The text was not written by `encode`.
@@ -195,14 +195,14 @@ class Codec:
         try:
             value: Any = orjson.loads(text) if len(text) <= _LONG else None
         except orjson.JSONDecodeError:
-            value = None  # a NaN, a lone surrogate, several lines, or a damaged text
+            value = None  # the text has a NaN, a lone surrogate or several lines, or is damaged
         tags = text.count('"$":')
         if value is not None and not tags:
             return value
         try:
             if isinstance(value, dict):
                 tagged = _tagged_fields(value)
-                if len(tagged) == tags:  # no tag is inside another one
+                if len(tagged) == tags:  # tags are not nested
                     return value | {key: self._untag(value[key], {}, parts) for key in tagged}
             return self._decode_lines(text, parts)
         except (
@@ -233,7 +233,7 @@ class Codec:
             return node
         name, plain = node["$"]
         if name == _LINE:
-            # each line may be used once: shared lines could unfold without end
+            # each line may be used only once, because shared lines could expand without limit
             return lines.pop(plain)
         try:
             kind = self._by_name[name]
@@ -243,7 +243,7 @@ class Codec:
             ) from error
         try:
             value = kind.load(plain)
-        except Exception as error:  # `load` may be the application's function
+        except Exception as error:  # `load` may be a function of the application
             raise ValueError(f"not a value of type {name!r}: {error!r}") from error
         if type(value) is not PayloadRange or parts is None or not parts.reach(value):
             return value
@@ -252,11 +252,11 @@ class Codec:
 
 
 class UnregisteredTypeError(ValueError):
-    """A stored value has a type that this codec does not know; it need not be damaged."""
+    """A stored value has a type that is not registered with this codec; the value may be intact."""
 
 
 class _AnyName(dict[str, Kind]):
-    """Creates a type for each unregistered name; its values keep their encoded form."""
+    """Creates a type for each unregistered name, whose values keep their encoded form."""
 
     def __init__(self, known: Mapping[str, Kind], by_type: dict[type, Kind]) -> None:
         super().__init__(known)
@@ -279,7 +279,7 @@ class _AnyName(dict[str, Kind]):
 
 
 class _Walk:
-    """One pass over a value with an explicit stack; `run` returns the lines as plain JSON values."""
+    """Traverses a value with an explicit stack; `run` returns the lines as plain JSON values."""
 
     def __init__(self, codec: Codec, value: Any, *, path: str, omitted: list[str] | None) -> None:
         self._codec = codec
@@ -347,7 +347,7 @@ class _Walk:
                     plain = sorted(value, key=self._order)
                 else:
                     plain = kind.dump(value)
-            except Exception as error:  # noqa: BLE001 - `dump` may be the application's function
+            except Exception as error:  # noqa: BLE001 - `dump` may be a function of the application
                 kind = None
                 cause = error
         if kind is None and (scalar := numpy_scalar(value)) is not value:
@@ -398,7 +398,7 @@ class _Walk:
         return next(iter(self._paths_of({id(wanted): wanted})), self._path)
 
     def _paths_of(self, wanted: Mapping[int, Any]) -> list[str]:
-        """Find the paths of values in a second pass, because paths are only needed for errors and reports."""
+        """Find the paths of values in a second traversal, because only errors and reports need paths."""
         found: list[str] = []
         stack: list[tuple[Any, _Path | None]] = [(self._root, None)]
         seen: set[int] = set()
@@ -463,18 +463,20 @@ def _load_moment(type_: type[_Moment], plain: list[Any]) -> _Moment:
 
 
 def _document(value: Document) -> dict[str, Any]:
-    # Attributes can be assigned after validation. Values that the constructor would reject or change are refused.
+    # Attributes can be assigned after validation, so values that the constructor would reject or change are refused.
     if (
         type(value.id) not in (str, type(None))
         or type(value.metadata) is not dict
         or not is_text(value.page_content)
     ):
-        raise TypeError("its id is a str or None, its page_content a str and its metadata a dict")
+        raise TypeError(
+            "its id must be a str or None, its page_content a str and its metadata a dict"
+        )
     return {"id": value.id, "page_content": value.page_content, "metadata": value.metadata}
 
 
 def _load_path(own: type[PurePath], pure: type[PurePath], text: str) -> PurePath:
-    """Return a path of its own class; of the equal pure one on a system that cannot create it."""
+    """Return a path of its own class, or of the equal pure class on a system that cannot create it."""
     try:
         return own(text)
     except NotImplementedError:

@@ -17,7 +17,7 @@ from convstore.conversation.host import Host
 from convstore.conversation.services import Services
 from convstore.exceptions import InvalidInputError
 from convstore.messages.custom_types import functions_of
-from convstore.messages.tokens import TokenCounter, approximate_tokens, named
+from convstore.messages.tokens import TokenCounter, approximate_tokens, named_counter
 from convstore.messages.values import Kind
 from convstore.mongo.artifact_types import new_codec
 from convstore.mongo.driver import Driver, close_client, open_client
@@ -138,7 +138,7 @@ class ConversationStore:
         driver = Driver(database, prefix=collection_prefix, now=now, monotonic=clock.monotonic)
         self.scope_keys = check_scope_keys(scope_keys)
         self.policy = check_policy(policy) or HistoryPolicy()
-        self.token_counter = named(token_counter, token_counter_name)
+        self.token_counter = named_counter(token_counter, token_counter_name)
         _check_seconds(compaction_seconds)
         if self.policy.compact == "before_load" and summarizer is None:
             raise InvalidInputError(

@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage, RemoveMessage, SystemMessage
 from convstore.edges import OWNER
 from convstore.exceptions import InvalidInputError, MissingExtraError
 from convstore.messages.encoding import digest_of, digest_of_messages
-from convstore.messages.provenance import is_made_up
+from convstore.messages.provenance import is_generated
 from convstore.transfer.dicts import without_id
 from convstore.transfer.records import merged_fields
 from convstore.values.plain import part_of
@@ -247,7 +247,7 @@ def _is_summary(message: Any) -> bool:
     if not isinstance(message, BaseMessage):
         return False
     is_langmem = isinstance(message, SystemMessage) and message.text.startswith(_LANGMEM_BEGINNING)
-    return is_langmem or is_made_up(message)
+    return is_langmem or is_generated(message)
 
 
 def _summaries_beside(values: Mapping[str, Any]) -> Iterator[str]:

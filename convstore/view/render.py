@@ -24,7 +24,7 @@ from convstore.log.rows import Row, is_hidden
 from convstore.log.stored_message import Shown
 from convstore.log.summary import NamedResult, how_to_read
 from convstore.messages.encoding import digest_of_messages
-from convstore.messages.provenance import kind_of, mark, parts_of
+from convstore.messages.provenance import kind_of, mark, view_parts_of
 from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.tool_calls import Pairing, calls_of, pair, without_orphans
 from convstore.values.json_form import sendable_message
@@ -314,7 +314,7 @@ def _stamp(
     if added is not None:
         sizes = [*sizes[: len(messages) - len(added)], *added]
         tokens = sum(sizes)
-    parts = parts_of(messages[: len(sizes)], smaller, current=open_turn)
+    parts = view_parts_of(messages[: len(sizes)], smaller, current=open_turn)
     digest = digest_of_messages(messages)
     options = changed_options(policy)
     return ViewStamp(

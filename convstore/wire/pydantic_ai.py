@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore.messages.call_arguments import in_two_lists, read_call
+from convstore.messages.call_arguments import as_call_fields, read_call
 from convstore.messages.media import media_block
 from convstore.messages.text import content_of, text_of
 from convstore.messages.usage import usage_of
@@ -112,7 +112,7 @@ def _answer(message: Mapping[str, Any], *, whole: bool) -> AIMessage:
         content_of([block for part in parts for block in _said(part, whole=whole)]),
         usage_metadata=usage if usage and usage["total_tokens"] else None,
         response_metadata={name: value for name, value in named.items() if value},
-        **in_two_lists(
+        **as_call_fields(
             read_call(call["tool_name"], call.get("args"), call["tool_call_id"]) for call in calls
         ),
     )

@@ -30,7 +30,7 @@ from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.turns import turns_before
 from convstore.messages.compression import Chunk, decompress
 from convstore.messages.encoding import decode_message, digest_of, fields_of
-from convstore.messages.tokens import NamedCounter, approximate_tokens, count, named
+from convstore.messages.tokens import NamedCounter, approximate_tokens, count, named_counter
 from convstore.messages.tool_calls import calls_of
 from convstore.messages.values import Codec, Omitted
 from convstore.runtime.threads import characters_in
@@ -46,7 +46,8 @@ CODEC = Codec()
 
 def _prepare(*batch: BaseMessage, **how: Any) -> Any:
     return prepare(
-        batch, **({"codec": CODEC, "counter": named(approximate_tokens), "token": "t"} | how)
+        batch,
+        **({"codec": CODEC, "counter": named_counter(approximate_tokens), "token": "t"} | how),
     )
 
 

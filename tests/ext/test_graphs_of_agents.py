@@ -23,7 +23,7 @@ from convstore import Conversation, ConversationStore
 from convstore.ext.langchain import ConversationMiddleware
 from convstore.ext.langchain.results import ending, ends_agent
 from convstore.ext.run_turns import done_in_graph
-from convstore.messages.filing import came_with, marked_as_added, without_marks
+from convstore.messages.filing import added_to, marked_as_added, without_marks
 
 TEXT = "Do seals sleep?"
 
@@ -670,8 +670,8 @@ def test_the_end_of_an_agent_leaves_other_marks_of_a_result() -> None:
     """A result that a tool added belongs to that of its call, also if the agent ends with this step; both are kept."""
     added = marked_as_added(ToolMessage("7", tool_call_id="other", id="r2"), "r1")
     ended = ending(added)
-    assert came_with(ended) == "r1"
+    assert added_to(ended) == "r1"
     assert ends_agent(ended)
     [logged] = without_marks([ended])
-    assert came_with(logged) is None
+    assert added_to(logged) is None
     assert ends_agent(logged)

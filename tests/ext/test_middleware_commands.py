@@ -14,7 +14,7 @@ from scripted_agents import ScriptedModel, calls, elsewhere, kinds, log_of
 
 from convstore import ConversationStore
 from convstore.ext.langchain import ConversationMiddleware
-from convstore.messages.filing import came_with, without_marks
+from convstore.messages.filing import added_to, without_marks
 
 IMAGE = "IMAGE OF THE SCREEN"
 TURN = [
@@ -111,8 +111,8 @@ async def test_the_log_has_a_column_in_place_of_the_mark(
     state = (await ask(agent, scope))["messages"]
     chat = store.conversation(**scope)
     log = await log_of(chat)
-    assert [bool(came_with(message)) for message in state] == [False, False, False, True, False]
-    assert not any(came_with(message) for message in [*log, *model.shown[-1]])
+    assert [bool(added_to(message)) for message in state] == [False, False, False, True, False]
+    assert not any(added_to(message) for message in [*log, *model.shown[-1]])
     assert log[3].response_metadata == {"model_name": "eye"}
     assert (await chat.load_history()).messages == log
     assert not (await store.verify(**scope)).findings

@@ -117,7 +117,7 @@ def test_what_no_field_holds_is_refused() -> None:
     """Before anything is written: it could not come back."""
     value = Doubling(1)
     value.note = "mine"
-    with pytest.raises(UnencodableError, match=r"it holds \['note'\], which are no fields"):
+    with pytest.raises(UnencodableError, match=r"it has \['note'\], which are not fields"):
         codec_of(Doubling).encode(value)
     with pytest.raises(UnencodableError, match="Lazy"):
         codec_of(Lazy).encode(Lazy.model_construct())
@@ -155,5 +155,5 @@ def test_a_document_that_was_changed_to_what_it_can_not_be_is_refused(
     document = Document("text")
     for name, value in change.items():
         setattr(document, name, value)
-    with pytest.raises(UnencodableError, match="its id is a str or None"):
+    with pytest.raises(UnencodableError, match="its id must be a str or None"):
         Codec().encode(document)

@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langchain_core.messages.utils import count_tokens_approximately
 
 from convstore import Conversation, ConversationStore, HistoryPolicy, InvalidInputError
-from convstore.messages.tokens import TokenCounter, approximate_tokens, counter_name, named
+from convstore.messages.tokens import TokenCounter, approximate_tokens, counter_name, named_counter
 from convstore.testing import rag_turn
 from convstore.types import MediaFigures
 
@@ -266,7 +266,7 @@ def test_names_of_counters() -> None:
     assert counter_name(characters) == "test_token_counters.characters"
     assert counter_name(partial(characters)) == "test_token_counters.characters"
     assert counter_name(model.get_num_tokens_from_messages).endswith("FakeListChatModel:fake-2")
-    assert named(characters, "gpt-5").name == "gpt-5"
+    assert named_counter(characters, "gpt-5").name == "gpt-5"
 
 
 class Counts:
@@ -364,5 +364,5 @@ def test_a_counter_is_a_plain_function() -> None:
 
     wrong: Any
     for wrong in (awaited, 4, None):
-        with pytest.raises(InvalidInputError, match="token_counter is a function"):
-            named(wrong)
+        with pytest.raises(InvalidInputError, match="token_counter must be a function"):
+            named_counter(wrong)

@@ -30,7 +30,7 @@ from convstore.append.compose import compose
 from convstore.log.entry import Entry, PayloadRef, Totals
 from convstore.log.rows import leading_system, rows_of
 from convstore.log.state import NamedMessage
-from convstore.messages.tokens import TokenCounter, approximate_tokens, named
+from convstore.messages.tokens import TokenCounter, approximate_tokens, named_counter
 from convstore.messages.values import Codec
 from convstore.values.policy import HistoryPolicy
 from convstore.values.stamps import ViewMarks
@@ -292,7 +292,7 @@ class PureLog:
         batch = prepare(
             messages,
             codec=self.codec,
-            counter=named(self.counter, "test"),
+            counter=named_counter(self.counter, "test"),
             token=f"t{len(self.entries)}",
         )
         entry = compose(batch, self.totals, at=NOW)

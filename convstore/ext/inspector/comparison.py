@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from langchain_core.messages import BaseMessage
 
-from convstore.messages.provenance import kind_of, parts_of
+from convstore.messages.provenance import kind_of, view_parts_of
 from convstore.messages.tokens import APPROXIMATE, TokenCounter, count
 from convstore.types import PastView, StoredMessage
 from convstore.values.explanations import (
@@ -125,7 +125,7 @@ class AlignedView:
         self.ids = {message.id for message in history.messages}
         self._in_progress = ids_in_progress(history)
         report = history.report
-        self.keys = parts_of(
+        self.keys = view_parts_of(
             history.messages,
             {*report.stubbed, *report.placeholders, *report.shortened},
             current=open_turn_of(history),

@@ -36,7 +36,7 @@ from convstore.ext.run_turns import graph_question
 from convstore.integration import TurnAccess, TurnRecord, log_of
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.filing import ids_of, last_question, last_turn_of
-from convstore.messages.provenance import is_made_up
+from convstore.messages.provenance import is_generated
 from convstore.types import History
 from convstore.wire.history import open_turn_of
 
@@ -281,7 +281,7 @@ class _RunStart:
         turn = list(self.messages[start:])
         removed = self._earlier_in_log(self.messages[:start]) - ids_of(turn)
         if not self.trust.is_all:
-            removed |= ids_of(message for message in turn if is_made_up(message))
+            removed |= ids_of(message for message in turn if is_generated(message))
         if not self.trust.is_all and self.run.turn_id not in self.logged:
             removed |= ids_of(turn) & self.logged  # logged messages cannot follow a new question
         self.changes += [removal(message) for message in self.messages if message.id in removed]
@@ -289,7 +289,7 @@ class _RunStart:
 
     def _earlier_in_log(self, earlier: Sequence[BaseMessage]) -> set[str]:
         """Return the ids of earlier messages that are logged, or that are never logged, such as notes."""
-        return ids_of(each for each in earlier if each.id in self.logged or is_made_up(each))
+        return ids_of(each for each in earlier if each.id in self.logged or is_generated(each))
 
     async def _continue_turn(self, turn: Sequence[BaseMessage]) -> Iterable[BaseMessage]:
         """Continue a turn that an earlier run may have begun; return the changes to the state's messages."""
@@ -362,12 +362,12 @@ class _RunStart:
 
 def _answers(messages: Iterable[BaseMessage]) -> set[str]:
     """Return the ids of all messages except human ones and those that are never logged, such as summaries."""
-    return ids_of(each for each in messages if each.type != "human" and not is_made_up(each))
+    return ids_of(each for each in messages if each.type != "human" and not is_generated(each))
 
 
 def _logged_ids(messages: Iterable[BaseMessage]) -> set[str]:
     """Return the ids of messages, except those that are never logged, such as notes."""
-    return ids_of(message for message in messages if not is_made_up(message))
+    return ids_of(message for message in messages if not is_generated(message))
 
 
 async def _lost_question(
@@ -396,7 +396,7 @@ async def _only_here(
 ) -> list[BaseMessage]:
     """Return the messages of a turn that only the state has, as their run was interrupted before it appended them."""
     known = ids_of(later)
-    extra = [message for message in state if message.id not in known and not is_made_up(message)]
+    extra = [message for message in state if message.id not in known and not is_generated(message)]
     logged = await ids_in_log(chat, ids_of(extra))
     return [message for message in extra if message.id not in logged]
 

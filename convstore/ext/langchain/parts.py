@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage
 from convstore.ext.langchain.results import ends_agent
 from convstore.ext.run_turns import done_in_graph, is_resumed
 from convstore.integration import TurnRecord
-from convstore.messages.filing import came_with, ids_of, is_question, steps_of
+from convstore.messages.filing import added_to, ids_of, is_question, steps_of
 
 
 class AgentPart(NamedTuple):
@@ -62,7 +62,7 @@ def _ends_in(rest: Sequence[BaseMessage], answers: Collection[str]) -> list[int]
     ends = dict[str, int]()  # by the reply that begins the step
     over = set(answers)
     for at, each in enumerate(rest):
-        own = came_with(each) or str(each.id)
+        own = added_to(each) or str(each.id)
         step = step_of.get(own, own)
         ends[step] = at + 1
         if ends_agent(each):

@@ -20,7 +20,7 @@ from convstore.ext.checkpoints import find_origins
 from convstore.ext.langchain.run import read_turn
 from convstore.integration import host_of
 from convstore.messages.filing import ids_of, is_history, last_question
-from convstore.messages.provenance import is_made_up
+from convstore.messages.provenance import is_generated
 from convstore.values.append_options import SentMessage, Trust
 
 
@@ -107,7 +107,7 @@ def _said(messages: Sequence[BaseMessage], trust: Trust, *, is_client: bool) -> 
     return [
         message
         for at, message in enumerate(messages[:end])
-        if message.id not in trust.own and not (at < generated and is_made_up(message))
+        if message.id not in trust.own and not (at < generated and is_generated(message))
     ]
 
 

@@ -21,8 +21,8 @@ from convstore.ext.checkpoints import OnFork
 from convstore.ext.langchain.results import is_evicted
 from convstore.ext.langchain.shown import ShownView
 from convstore.integration import TurnAccess, TurnRecord, log_of
-from convstore.messages.filing import came_with, ids_of, marked_as_added, steps_of
-from convstore.messages.provenance import is_made_up
+from convstore.messages.filing import added_to, ids_of, marked_as_added, steps_of
+from convstore.messages.provenance import is_generated
 from convstore.messages.tool_calls import answers_in, calls_of, result_id, result_ids
 from convstore.values.append_options import Trust
 from convstore.values.policy import HistoryPolicy
@@ -109,7 +109,7 @@ class AgentRun:
             message for message in messages if self.logged.get(message.id or "") is not message
         ]
         return [
-            message for message in changed if not is_made_up(message) and not self._has(message)
+            message for message in changed if not is_generated(message) and not self._has(message)
         ]
 
     def _has(self, message: BaseMessage) -> bool:
@@ -144,7 +144,7 @@ class AgentRun:
         result = answers_in(self.ahead).get(wanted)
         if result is None:
             return []
-        return [each for each in self.ahead if each is result or came_with(each) == wanted]
+        return [each for each in self.ahead if each is result or added_to(each) == wanted]
 
 
 @dataclass(frozen=True, slots=True)

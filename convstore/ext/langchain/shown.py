@@ -9,7 +9,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.integration import fit_for, made_for
 from convstore.messages.filing import ids_of, without_marks
-from convstore.messages.provenance import is_made_up
+from convstore.messages.provenance import is_generated
 from convstore.messages.tokens import TokenCounter, count
 from convstore.messages.tool_calls import is_paired
 from convstore.types import Dropped, History
@@ -147,7 +147,7 @@ def _shortened(
     given = {str(message.id): message for message in turn}
     report = history.report
     changed = {*report.stubbed, *report.shortened, *report.placeholders}
-    shown = [message for message in rest if message.id in given or is_made_up(message)]
+    shown = [message for message in rest if message.id in given or is_generated(message)]
     return [
         message if message.id in changed else given.get(str(message.id), message)
         for message in shown

@@ -15,7 +15,7 @@ from agent_framework import AgentResponse, ChatResponse, Content, Message
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.ext.microsoft.clients import MEDIA, UNKNOWN, Client
-from convstore.messages.call_arguments import arguments_text, in_two_lists, read_call
+from convstore.messages.call_arguments import arguments_text, as_call_fields, read_call
 from convstore.messages.media import KINDS, media_block, media_description
 from convstore.messages.provenance import model_of
 from convstore.messages.text import content_of
@@ -322,7 +322,7 @@ def _shown(role: str, contents: Sequence[dict[str, Any]]) -> BaseMessage:
     content = content_of([*_blocks(contents)])
     if role == "assistant":
         calls = (part for part in contents if part["type"] == "function_call")
-        lists = in_two_lists(
+        lists = as_call_fields(
             read_call(str(call["name"]), call.get("arguments"), call["call_id"]) for call in calls
         )
         return AIMessage(content, **lists)

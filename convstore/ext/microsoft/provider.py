@@ -40,7 +40,7 @@ from convstore.ext.microsoft.messages import (
 )
 from convstore.integration import TurnAccess, agent_tools
 from convstore.messages.call_ids import with_own_call_ids
-from convstore.messages.provenance import without_made_results
+from convstore.messages.provenance import without_generated_results
 from convstore.types import Dropped, ProviderRules
 from convstore.values.json_form import sendable_message
 from convstore.values.policy import check_policy
@@ -158,7 +158,7 @@ class ConvstoreHistoryProvider(HistoryProvider):
         model = _model_of(agent)
         rules = rules_of_framework(self._provider, model)
         calls, results = calls_and_results(given)
-        own = with_own_call_ids(without_made_results(found, calls=calls, results=results))
+        own = with_own_call_ids(without_generated_results(found, calls=calls, results=results))
         edits = RequestEdits(rules, asked=model, kept=kept_ids(own, set(results)))
         shown, dropped = from_log(map(sendable_message, own), edits, client_of(agent))
         return shown, [*dropped, *edits.dropped]

@@ -25,7 +25,7 @@ from convstore.ext.pydantic_ai.messages import from_log
 from convstore.ext.pydantic_ai.store import ConvstoreConversationStore
 from convstore.integration import agent_tools
 from convstore.messages.call_ids import with_own_call_ids
-from convstore.messages.provenance import without_made_results
+from convstore.messages.provenance import without_generated_results
 from convstore.types import ProviderRules
 from convstore.values.policy import check_policy
 from convstore.values.providers import rules_of_framework
@@ -150,4 +150,4 @@ def _without_answered(
     parts = [part for message in added for part in message.parts]
     calls = [part.tool_call_id for part in parts if isinstance(part, ToolCallPart)]
     results = [part.tool_call_id for part in parts if isinstance(part, ToolReturnPart)]
-    return without_made_results(view, calls=calls, results=results)
+    return without_generated_results(view, calls=calls, results=results)
