@@ -30,15 +30,12 @@ from convstore.mongo.keys import HEADS, first_id, is_conversation_id
 from convstore.mongo.parallel import in_parallel
 from convstore.mongo.states import States
 from convstore.mongo.tombstones import Tombstones
-from convstore.runtime.background import SETTLE_SECONDS, Background
-from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME
+from convstore.runtime.background import Background
+from convstore.runtime.clock import APPENDS_END_AFTER
 from convstore.runtime.log_reader import LogReader
 from convstore.values.plain import duration
 from convstore.values.reports import ErasureReceipt
 from convstore.values.scope import PATH, Scope, check_idle_time
-
-_SWEEP_AFTER = timedelta(seconds=APPEND_SECONDS + SETTLE_SECONDS + ID_LIFETIME + 5)
-"""Delay after which every append that started before a deletion has ended."""
 
 _SWEEP_AGAIN_AFTER = timedelta(hours=24)
 _KEPT_FOR = (timedelta(hours=24), timedelta(days=29))
@@ -160,7 +157,7 @@ class Retention:
             return _sum(own, await self._end_children(conversation, dry_run=dry_run))
         await self.reader.schema.check()
         await self.tombstones.write_tombstone(
-            _headless(conversation), sweep_after=_SWEEP_AFTER, pruned=False
+            _headless(conversation), sweep_after=APPENDS_END_AFTER, pruned=False
         )
         self.reader.cache.end_conversation(conversation)
         removed = await self._documents(conversation, dry_run=False)
@@ -313,7 +310,9 @@ class Retention:
             return own
         for log in await self._replaced(head):
             if not dry_run:
-                await self.tombstones.end_replaced(log, sweep_after=_SWEEP_AFTER, pruned=pruned)
+                await self.tombstones.end_replaced(
+                    log, sweep_after=APPENDS_END_AFTER, pruned=pruned
+                )
             own = _sum(own, await self._documents(log, dry_run=dry_run))
         if head.has_children:
             own = _sum(own, await self._end_children(head.conversation, dry_run=dry_run))
@@ -322,7 +321,9 @@ class Retention:
     async def _mark(self, head: Head, *, pruned: bool) -> bool:
         """Replace a head by a tombstone; return False if the head changed, so that it must not be deleted."""
         await self.reader.schema.check()  # an erasure of everything may last for hours
-        if not await self.tombstones.write_tombstone(head, sweep_after=_SWEEP_AFTER, pruned=pruned):
+        if not await self.tombstones.write_tombstone(
+            head, sweep_after=APPENDS_END_AFTER, pruned=pruned
+        ):
             return False
         if head.has_key_of_scope:
             self.reader.cache.end(head.scope)

@@ -1,6 +1,6 @@
-"""Make a searchable part of a log from messages: its windows and the windows of each term.
+"""Build a searchable part of a log from messages: its windows and the windows of each term.
 
-`segment` stores a part and reads it back. Both forms answer the same questions.
+`segment` stores a part and reads it back. Both forms have the same methods.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from datetime import datetime
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
-from convstore.index.texts import Text, windows_of, without_copies
+from convstore.index.texts import SearchableText, windows_of, without_copies
 from convstore.index.windows import Window, Windows, numbers_in
 from convstore.index.words import is_single, language_of, piece_terms, unescaped
 from convstore.log.entry import EntryMessage, PayloadRef
 
 Posting = tuple[int, int]
-"""A window and how often it contains a term."""
+"""A window and the number of times that it contains a term."""
 
 _Made = TypeVar("_Made")
 Steps = Generator[None, None, _Made]
-"""Work in steps of well below a millisecond, so that work in the background can pause in between."""
+"""Work in steps of well below a millisecond, so that background work can pause in between."""
 
 _MAX_KEPT = 4_000_000
-"""Maximum characters of texts that a part keeps in memory; windows of others are read again."""
+"""Maximum characters of texts that a part keeps in memory; other texts are read again for their windows."""
 
 _MESSAGE = 100
 """Size of a message without its texts and its id, as a segment stores it."""
 
 
 class IndexedMessage(NamedTuple):
-    """A message of a part; `first` is the ordinal of the first message of its entry, `turn` that of its question."""
+    """A message of a part; `first` is the first ordinal of its entry, `turn` the ordinal of its question."""
 
     ordinal: int
     type: str
@@ -46,7 +46,7 @@ class IndexedMessage(NamedTuple):
 
 
 class _Postings(dict[str, tuple[bytearray, ...]]):
-    """The windows of the terms of each piece of text between spaces, as texts of one language have them."""
+    """The windows of the terms of a piece of text between spaces, by piece, for texts of one language."""
 
     def __init__(self, by_term: Mapping[str, bytearray], language: str) -> None:
         self._by_term = by_term
@@ -64,10 +64,10 @@ class IndexBuilder:
     """A part in memory, to which messages are added in order.
 
     Attributes:
-        room: Maximum characters of the texts of one that is to be a segment.
-        keeps_texts: Texts are kept, up to a total size; for a search.
-        characters: Characters of the windows and ids that were added, and a constant for each message.
-        by_term: The windows that contain a term, in order, 4 bytes for each; one that contains it twice occurs twice.
+        room: Maximum characters of a part for a segment.
+        keeps_texts: True to keep texts, up to a total size, for a search.
+        characters: Characters of the added windows and ids, plus a constant for each message.
+        by_term: The windows that contain a term, in order, with 4 bytes for each occurrence of the term.
         texts: Texts by message and position among its texts.
         labels: Title and address of a source by the first window of its text.
     """
@@ -83,15 +83,15 @@ class IndexBuilder:
     _postings: dict[str, _Postings] = field(default_factory=dict)
     _kept: int = 0
 
-    def has_room(self, texts: Iterable[Sequence[Text]]) -> bool:
-        """Return True unless these texts, of one append, would make it too large; the first ones never do."""
+    def has_room(self, texts: Iterable[Sequence[SearchableText]]) -> bool:
+        """Return True if these texts of one append fit; the texts of the first append always fit."""
         size = sum(len(text.text) for message_texts in texts for text in message_texts)
         return not self.messages or self.characters + size <= self.room
 
     def adding(
-        self, stored: EntryMessage, texts: Sequence[Text], *, first: int, at: datetime
+        self, stored: EntryMessage, texts: Sequence[SearchableText], *, first: int, at: datetime
     ) -> Steps[None]:
-        """Add a message with its texts, all of them read, of the entry that begins with an ordinal, by one window."""
+        """Add a message with its texts, one window in each step; `first` is the first ordinal of its entry."""
         self.messages.append(
             IndexedMessage(
                 stored.ordinal,
@@ -116,15 +116,15 @@ class IndexBuilder:
             yield from self._add_text(index, text, shown, postings, begin)
 
     def _add_text(
-        self, index: int, text: Text, shown: str, postings: _Postings, begin: int
+        self, index: int, text: SearchableText, shown: str, postings: _Postings, begin: int
     ) -> Steps[None]:
         """Add the windows of a text.
 
         Args:
             index: Its position among the texts of its message.
             text: The text.
-            shown: The part of it that is searched, with spaces for the rest.
-            postings: Those of its language.
+            shown: The text with spaces in place of parts that are not searched.
+            postings: The postings of its language.
             begin: Number of the first window of its message.
         """
         if text.is_rest and shown.isspace():
@@ -132,7 +132,7 @@ class IndexBuilder:
         label = text.label
         earlier = range(begin, len(self.windows)) if text.is_rest else range(0)
         for start, end, piece in _pieces(text, shown):
-            # No token contains white space, and most pieces occurred before.
+            # Tokens do not contain white space, and most pieces occurred before.
             found = list(chain.from_iterable(map(postings.__getitem__, f"{label} {piece}".split())))
             if earlier:
                 found = [windows for windows in found if _last(windows) not in earlier]
@@ -154,7 +154,7 @@ class IndexBuilder:
         self.characters += window.end - window.start + len(label)
 
     def keep(self, groups: Iterable[tuple[str, ...]]) -> None:
-        """Drop all terms but those of a query, and all texts without them."""
+        """Drop all terms except those of a query, and all texts without them."""
         kept = {
             term: windows
             for term in terms_of(self.containing, groups)
@@ -213,7 +213,7 @@ class IndexBuilder:
 def terms_of(
     containing: Callable[[str], Iterable[str]], groups: Iterable[tuple[str, ...]]
 ) -> set[str]:
-    """Return the terms that a part may have for the words of a query, given its method `containing`."""
+    """Return the terms of a part for the words of a query; `containing` is the method of the part."""
     return {
         term
         for group in groups
@@ -221,8 +221,8 @@ def terms_of(
     }
 
 
-def _pieces(text: Text, shown: str) -> Iterator[tuple[int, int, str]]:
-    """Yield start and end of the windows of a text, and what is searched in each; a text may have a label only."""
+def _pieces(text: SearchableText, shown: str) -> Iterator[tuple[int, int, str]]:
+    """Yield start and end of the windows of a text, and the text to search in each; an empty text has one window."""
     is_escaped = shown.lstrip()[:1] in ("{", "[") and "\\" in shown
     for start, end in windows_of(text.text) or [(0, 0)]:
         piece = shown[start:end]
@@ -232,5 +232,5 @@ def _pieces(text: Text, shown: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _last(windows: bytearray) -> int:
-    """Return the last of some windows, -1 without windows."""
+    """Return the last of some windows, or -1."""
     return int.from_bytes(windows[-4:], "little") if windows else -1

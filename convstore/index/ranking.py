@@ -1,8 +1,8 @@
 """Rank messages for a query by BM25 over the windows of their texts.
 
-Statistics are integers over all windows of all parts, rewound messages included, and equal scores are ordered by
-ordinal. So the result does not depend on how a log is divided into parts. BM25 is that of Robertson and Zaragoza, "The
-Probabilistic Relevance Framework" (2009).
+Statistics are integers over all windows of all parts, including rewound messages, and equal scores are ordered by
+ordinal. So the result does not depend on how a log is divided into parts. BM25 is defined as by Robertson and Zaragoza,
+"The Probabilistic Relevance Framework" (2009).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from convstore.index.segment import Part
 from convstore.index.words import is_common
 
 _MAX_GROUPS = 64
-"""Number of words of a query that count; the rarest are taken."""
+"""Maximum number of words of a query; the rarest ones are used."""
 
 _SATURATION = 1.2
 _LENGTH_WEIGHT = 0.75
@@ -26,28 +26,28 @@ _FURTHER_WINDOWS = 0.1
 """Weight of the other windows of a message, in addition to its best one."""
 
 _COMMON_WEIGHT = 0.3
-"""Weight of question words, pronouns and articles: in a question they are frequent, in its answer rare."""
+"""Weight of question words, pronouns and articles, which are frequent in questions and rare in their answers."""
 _HUMAN_WEIGHT = 1.1
-"""Weight of a human message: what a question is about was mostly said by the user."""
+"""Weight of a human message: users mostly look for facts that they said themselves."""
 
 _NEIGHBOURS = 3
 _NEIGHBOUR_WEIGHT = 0.3
-"""A word in one of so many messages before or after a match counts as well, if the match lacks it: an answer seldom
-repeats its question."""
+"""Number of messages before and after a match whose words count for it, if it lacks them, and the weight of these
+words: an answer seldom repeats its question."""
 _SAME_QUESTION = 0.9
 _ANSWERS = 8
 _ANSWER_WEIGHT = 0.9
-"""A human message with so much of the query is the same question, asked before. So many messages after it, if they have
-a word of the query, come shortly after it."""
+"""A human message with this share of the query is the same question, asked before. The next messages with a word of the
+query, up to this number, make up this part of the difference between its score and theirs."""
 _ENOUGH_WINDOWS = 3_000
-"""Words are read, the rarest first, until they have so many windows together; this bounds the time of a query."""
+"""Number of windows after which no further words are read, the rarest first; it bounds the time of a query."""
 
 _MAX_NEIGHBOURED = 500
-"""Words in more windows than this do not count for neighbours: they say little about them, and cost time."""
+"""Number of windows above which a word does not count for neighbours, because it says little and costs time."""
 
 
-class Found(NamedTuple):
-    """A message that a query found, in a part, with the numbers of its matching windows, best first."""
+class RankedMessage(NamedTuple):
+    """A message that matches a query, with the index of its part and its matching windows, best first."""
 
     part: int
     message: IndexedMessage
@@ -62,11 +62,11 @@ def ranked(
     is_allowed: Callable[[int, IndexedMessage], bool],
     limit: int,
     by_source: bool = False,
-) -> list[Found]:
-    """Return the best messages for the words of a query, best first; statistics count those that are not allowed, too.
+) -> list[RankedMessage]:
+    """Return the best allowed messages for the words of a query, best first; statistics include all messages.
 
-    `is_allowed` gets the index of a message's part, and the message. With `by_source`, the sources of a message are
-    ranked as if they were messages.
+    `is_allowed` is called with the index of a message's part and the message. With `by_source`, the sources of a
+    message are ranked like messages.
     """
     log = _Log(parts)
     scores, nearby, covered = _scores(log, groups)
@@ -77,14 +77,14 @@ def ranked(
         if key % log.size in log.humans:
             values[key] *= _HUMAN_WEIGHT
     best = sorted((-value, key % log.size, key // log.size) for key, value in values.items())
-    found: list[Found] = []
+    found: list[RankedMessage] = []
     for value, position, source in best:
         if len(found) == limit:
             break
         part, message = log.message(position)
         if is_allowed(part, message):
             windows = log.windows(position, source if by_source else None, scores[part])
-            found.append(Found(part, message, -value, windows))
+            found.append(RankedMessage(part, message, -value, windows))
     return found
 
 
@@ -94,7 +94,7 @@ def _raise_answers(
     questions: Iterable[int],
     is_allowed: Callable[[int, IndexedMessage], bool],
 ) -> None:
-    """Bring the messages that may answer a question shortly after it, if it ranks higher than they do."""
+    """Raise the values of messages that may answer a question to just below that of the question."""
     keys_at = dict[int, list[int]]()
     for key in values:
         keys_at.setdefault(key % log.size, []).append(key)
@@ -129,7 +129,7 @@ class _Log:
     def windows(
         self, position: int, source: int | None, scores: Mapping[int, float]
     ) -> tuple[int, ...]:
-        """Return the windows of a message, or of a source of it, that have a score, best first."""
+        """Return the windows of a message, or of one of its sources, that have a score, best first."""
         part = bisect_right(self.firsts, position) - 1
         message_of = self.parts[part].windows.message_of
         index = position - self.firsts[part]
@@ -141,7 +141,7 @@ class _Log:
         return tuple(sorted(found, key=lambda window: (-scores[window], window)))
 
     def answered_at(self, question: int) -> range:
-        """Return where the messages are that may answer a question: those after it in its turn, up to a number."""
+        """Return the positions of messages that may answer a question: the next ones up to the next human message."""
         end = min(question + 1 + _ANSWERS, self.size)
         return range(
             question + 1, next((at for at in range(question + 1, end) if at in self.humans), end)
@@ -155,7 +155,7 @@ def _values(
     *,
     by_source: bool,
 ) -> dict[int, float]:
-    """Return the value of each matching message by its number; of a source by the same plus a multiple of all."""
+    """Return the value of each matching message, by its position; for a source, its id times `log.size` is added."""
     best = dict[int, float]()
     rest = dict[int, float]()
     for part, first, of_part in zip(log.parts, log.firsts, scores, strict=False):
@@ -182,10 +182,10 @@ def _values(
 def _scores(
     log: _Log, groups: Iterable[tuple[str, ...]]
 ) -> tuple[list[dict[int, float]], dict[int, float], dict[int, float]]:
-    """Return the score of each matching window by part, and two figures by message.
+    """Return the score of each matching window by part, and two values by message.
 
-    The first is what the neighbours of a message add. The second, for human messages, is the weight of the query's
-    words that it contains, of 1 for all of them.
+    The first is the score that its neighbours add. The second, for human messages, is the weighted share of the query's
+    words that the message contains, at most 1.
     """
     count = sum(len(part.windows) for part in log.parts)
     average = sum(sum(part.windows.lengths) for part in log.parts) / count if count else 1.0
@@ -217,7 +217,7 @@ def _add_word(
 
     Args:
         log: The parts.
-        scores: Those of the windows, by part.
+        scores: The scores of the windows, by part.
         terms: The forms of the word in each part.
         weight: Its weight, which is higher for a rarer word.
         average: Average length of a window.
@@ -242,7 +242,7 @@ def _add_word(
 
 
 def _add_neighbours(nearby: dict[int, float], best: Mapping[int, float]) -> None:
-    """Add what a word gives to the neighbours of the messages that have it, from its best score in each message."""
+    """Add the score of a word to the neighbours of the messages with the word, from its best score in each message."""
     near: dict[int, float] = {}
     for message, score in best.items():
         for neighbour in range(message - _NEIGHBOURS, message + _NEIGHBOURS + 1):
@@ -255,13 +255,13 @@ def _add_neighbours(nearby: dict[int, float], best: Mapping[int, float]) -> None
 
 
 _Word = tuple[int, tuple[str, ...], dict[int, list[str]]]
-"""The number of windows with a word of a query, its alternatives, and its terms by part, of the parts that have it."""
+"""The number of windows with a word of a query, its alternative terms, and its terms in each part that has it."""
 
 
 def _rarest(parts: Sequence[Part], groups: Iterable[tuple[str, ...]]) -> list[_Word]:
     """Return the rarest words of a query, rarest first.
 
-    The most frequent words are left out once the others have enough windows.
+    The most frequent words are left out if the others have enough windows.
     """
     counted: list[_Word] = []
     indexed = [(index, part) for index, part in enumerate(parts) if len(part.windows)]
@@ -281,7 +281,7 @@ def _rarest(parts: Sequence[Part], groups: Iterable[tuple[str, ...]]) -> list[_W
 
 
 def _counted(indexed: Sequence[tuple[int, Part]], group: tuple[str, ...]) -> _Word:
-    """Return a word, in any of its forms, with the number of its windows and its terms in each part."""
+    """Return a word with the number of windows with any of its terms, and its terms in each part."""
     frequency = 0
     terms = dict[int, list[str]]()
     for index, part in indexed:
@@ -293,7 +293,7 @@ def _counted(indexed: Sequence[tuple[int, Part]], group: tuple[str, ...]) -> _Wo
 
 
 def _counts(part: Part, terms: Sequence[str]) -> Iterable[Posting]:
-    """Return the windows that contain any of some terms, each with the number of times."""
+    """Return the windows that contain any of some terms, each with the number of occurrences."""
     if len(terms) == 1:
         return part.postings(terms[0])
     counts: dict[int, int] = {}

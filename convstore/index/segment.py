@@ -1,7 +1,7 @@
 """Encode a part of a log as an immutable segment, and search it without decoding all of it.
 
-`mongo.segments` stores the sections. A segment holds the position of every window, so that a snippet is one point read,
-and the ids of questions and of messages with a payload.
+`mongo.segments` stores the sections. A segment has the position of every window, so that a snippet is one point read,
+and the messages with the locations of their payloads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from convstore.messages.encoding import MESSAGE_TYPES
 from convstore.values.plain import slices
 
 SECTIONS = ("terms", "sizes", "postings", "windows", "types", "details")
-"""Names of the sections of a segment, each compressed by itself."""
+"""Names of the sections of a segment, each compressed separately."""
 
 _TYPES = sorted(MESSAGE_TYPES)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -58,7 +58,7 @@ def sections_of(part: IndexBuilder) -> Steps[dict[str, bytes]]:
 
 
 def _sorted(terms: Iterable[str]) -> Steps[list[str]]:
-    """Sort terms by their beginnings first, as sorting all of them would be one long step."""
+    """Sort terms in groups with the same beginning, because sorting all of them would be one long step."""
     groups = defaultdict[str, list[str]](list)
     for number, term in enumerate(terms):
         groups[term[:2]].append(term)
@@ -92,7 +92,7 @@ def merged(segments: Sequence[Segment], last: IndexBuilder) -> Steps[IndexBuilde
 
 
 def are_equal(sections: Mapping[str, bytes], others: Mapping[str, bytes]) -> bool:
-    """Return True if sections have the same contents, however they are compressed; a damaged one differs."""
+    """Return True if sections have the same uncompressed contents; a damaged section is never equal."""
     try:
         return all(_contents(sections[name]) == _contents(others[name]) for name in SECTIONS)
     except ValueError:
@@ -100,10 +100,10 @@ def are_equal(sections: Mapping[str, bytes], others: Mapping[str, bytes]) -> boo
 
 
 class Segment:
-    """A stored part of a log, whose sections are decoded when needed; access to a damaged one is a ValueError."""
+    """A stored part of a log; a section is decoded when it is needed, with a ValueError if it is damaged."""
 
     texts: Mapping[tuple[int, int], str] = {}
-    """Texts in memory: none."""
+    """Always empty: a segment has no texts in memory."""
 
     def __init__(self, sections: Mapping[str, bytes]) -> None:
         self.sections = sections
@@ -115,7 +115,7 @@ class Segment:
 
     @cached_property
     def _terms(self) -> bytes:
-        """Return all terms, each in a line of its own, in the order of their bytes."""
+        """Return all terms, one in a line, in the order of their bytes."""
         return b"\n%b\n" % self._section("terms")
 
     @cached_property
@@ -145,7 +145,7 @@ class Segment:
         return dict(self._details["labels"])
 
     def items(self) -> Iterable[tuple[str, Sequence[int]]]:
-        """Yield each term with its windows, as `by_term` of a part in memory has them."""
+        """Yield each term with its windows, in the form of `IndexBuilder.items`."""
         terms = self._terms[1:-1].decode().split("\n")
         sizes = self._sizes
         for term, size, end in zip(terms, sizes, accumulate(sizes), strict=bool(sizes)):
@@ -210,7 +210,7 @@ class Segment:
         return self._signs[sign]
 
     def only(self, groups: Iterable[tuple[str, ...]]) -> Segment:
-        """Return a segment with the words of a query alone, which takes little memory."""
+        """Return a segment with only the words of a query, which takes little memory."""
         lean = Segment({name: self.sections[name] for name in ("windows", "types", "details")})
         for term in terms_of(self.containing, groups):
             self._gaps_of(term)
@@ -228,7 +228,7 @@ def _contents(section: bytes) -> bytes:
 
 
 def _packed(lists: Sequence[Sequence[int]], code: str) -> bytes:
-    """Return the windows of some terms: of each term the first one, then the gaps, 0 for one that occurs again.
+    """Return the windows of some terms: for each term the first window, then the gaps, 0 for a repeated window.
 
     >>> _packed([[0, 3, 3], [2]], "H").hex(" ", 2)
     '0000 0300 0000 0200'
@@ -241,7 +241,7 @@ def _packed(lists: Sequence[Sequence[int]], code: str) -> bytes:
 
 
 def _details(part: IndexBuilder) -> dict[str, Any]:
-    """Return all that only hits need."""
+    """Return the data that is needed only for hits."""
     return {
         "messages": list(map(_row, part.messages)),
         "labels": list(part.labels.items()),

@@ -1,7 +1,7 @@
-"""List the searchable texts of a stored message, cut them into windows, and cut snippets out of these.
+"""List the searchable texts of a stored message, split them into windows, and cut snippets from windows.
 
-A tool result with sources is indexed source by source. Its content and data often repeat the sources, so they add only
-words that the sources lack. Images, audio and files are left out.
+A tool result with sources is indexed source by source. Its content and data often repeat the sources, so only words
+that the sources lack are added. Images, audio and files are left out.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from convstore.messages.text import text_of
 from convstore.sources.stub import RETRIEVAL_TOOL
 
 MAX_CHARACTERS = 2_000_000
-"""Maximum size of the texts of one append that are searched, and of a segment. So its document is smaller than 16 MB,
-whatever the texts: the worst ones take 6.5 bytes for each character."""
+"""Maximum characters of the searched texts of one append, and of a segment. So the document of a segment is always
+smaller than 16 MB: the worst texts take 6.5 bytes for each character."""
 
 _WINDOW = 800
 """Maximum average number of characters in the windows of a text."""
 _SLACK = 150
 _ENDS = [re.compile(end) for end in (r"\s[.!?;:]|\n|[\u3002\uff01\uff1f\uff1b]", r"\s", r"[^\w]")]
-"""Places to cut after, the best kind of place first, in a text that is read backward."""
+"""Patterns of places to cut after, the best kind first, for a reversed text."""
 
 _COPY = 40
 _COPIES = 64
-"""Minimum size of a text whose copies are not split again, and the number of such texts in a message."""
+"""Minimum length of a text whose copies are not indexed again, and the maximum number of such texts in a message."""
 
 _NOT_TEXT = frozenset(
     {"id", "index", "signature", "encrypted_content", "data", "base64", "call_id", "type"}
 )
-"""Keys of content blocks that hold ids or data."""
+"""Keys of content blocks with ids or data."""
 
 
-class Text(NamedTuple):
+class SearchableText(NamedTuple):
     """A searchable text of a message.
 
     Attributes:
         text: The text; "" if it is in a payload that was not read.
-        start: Its first character in the payload; -1 if it is not there.
-        source_id: The source that it belongs to, 0 for none.
+        start: Its first character in the payload; -1 if it is not in the payload.
+        source_id: The source that it belongs to, or 0.
         label: Title and address of the source, which are searched with the beginning of the text.
-        is_rest: It may repeat other texts of the message.
+        is_rest: True if it may repeat other texts of the message.
     """
 
     text: str
@@ -64,11 +64,12 @@ def texts_of(
     sources: Sequence[EntrySource],
     message: BaseMessage,
     payload: str | None,
-) -> list[Text]:
+) -> list[SearchableText]:
     """Return the searchable texts of a message that was decoded without its payload.
 
     Their number and order depend on the message alone; texts in a payload that was not read are empty. Results of the
-    retrieval tool have none, because they are copies. The rest of an artifact has none: the tool did not show it.
+    retrieval tool are left out, because they are copies. So are parts of an artifact other than sources, because the
+    tool did not show them.
     """
     if stored.type == "tool" and stored.tool == RETRIEVAL_TOOL:
         return []
@@ -84,8 +85,8 @@ def texts_of(
     return found
 
 
-def cut_to_fit(texts: Sequence[Sequence[Text]]) -> Sequence[Sequence[Text]]:
-    """Return the texts of the messages of one append, the longest ones cut so that all of them are small enough."""
+def cut_to_fit(texts: Sequence[Sequence[SearchableText]]) -> Sequence[Sequence[SearchableText]]:
+    """Return the texts of the messages of one append; the longest ones are cut to fit into `MAX_CHARACTERS`."""
     sizes = sorted(len(text.text) for message_texts in texts for text in message_texts)
     if sum(sizes) <= MAX_CHARACTERS:
         return texts
@@ -103,7 +104,7 @@ def cut_to_fit(texts: Sequence[Sequence[Text]]) -> Sequence[Sequence[Text]]:
 
 
 def windows_of(text: str) -> list[tuple[int, int]]:
-    """Return start and end of each window of a text, cut at the ends of sentences or words where there are any.
+    """Return start and end of each window of a text, cut at ends of sentences or words if possible.
 
     >>> windows_of("Short."), [end - start for start, end in windows_of("word " * 500)]
     ([(0, 6)], [625, 625, 625, 625])
@@ -120,11 +121,11 @@ def _cut(text: str, position: int) -> int:
     return position - found.start() if found else position
 
 
-def without_copies(text: Text, others: Sequence[Text]) -> str:
-    """Return a text with spaces in place of texts before it in its message that it repeats in their order.
+def without_copies(text: SearchableText, others: Sequence[SearchableText]) -> str:
+    """Return a text with spaces in place of copies of earlier texts of its message, if they are in the same order.
 
     >>> orcas = "Orcas hunt together in large groups, they say."
-    >>> without_copies(Text(f"1. {orcas} End", is_rest=True), [Text(orcas)]).split()
+    >>> without_copies(SearchableText(f"1. {orcas} End", is_rest=True), [SearchableText(orcas)]).split()
     ['1.', 'End']
     """
     shown = list[str]()
@@ -144,19 +145,19 @@ def without_copies(text: Text, others: Sequence[Text]) -> str:
 
 
 def _copies(text: str) -> Iterator[str]:
-    """Yield a text as it is, and in JSON."""
+    """Yield a text unchanged, and in its JSON forms."""
     yield text
     yield json.dumps(text)[1:-1]
     if not text.isascii():
         yield json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def texts_of_source(source: EntrySource, payload: str | None) -> Iterator[Text]:
+def texts_of_source(source: EntrySource, payload: str | None) -> Iterator[SearchableText]:
     """Yield the text of a source and, if its tool showed the item, the item."""
     start, middle, end = source.place
     whole = source.piece or payload or ""
-    text = Text(whole[start:middle], start, source.id, _label(source))
-    item = Text(whole[middle:end], middle, source.id, is_rest=True)
+    text = SearchableText(whole[start:middle], start, source.id, _label(source))
+    item = SearchableText(whole[middle:end], middle, source.id, is_rest=True)
     for found in (text, item) if source.is_shown else (text,):
         yield found._replace(start=-1) if source.piece else found
 
@@ -170,22 +171,22 @@ def _label(source: EntrySource) -> str:
 
 def _of_value(
     value: Any, payload: str | None, *, skip: Collection[str] = (), is_rest: bool
-) -> Iterator[Text]:
-    """Yield the texts of a value: each part in the payload by itself, all other strings as one text."""
+) -> Iterator[SearchableText]:
+    """Yield the texts of a value: all its strings as one text, and each part in the payload as a separate text."""
     strings: list[str] = []
     ranges: list[PayloadRange] = []
     _collect(value, skip, strings, ranges)
     text = "\n".join(filter(None, strings))
     if text:
-        yield Text(text, is_rest=is_rest)
+        yield SearchableText(text, is_rest=is_rest)
     for part in ranges:
-        yield Text((payload or "")[part.start : part.end], part.start, is_rest=is_rest)
+        yield SearchableText((payload or "")[part.start : part.end], part.start, is_rest=is_rest)
 
 
 def _collect(
     value: Any, skip: Collection[str], strings: list[str], ranges: list[PayloadRange]
 ) -> None:
-    """Add the strings and payload ranges of a value, in order; iterative, as values may be nested deeply."""
+    """Add the strings and payload ranges of a value, in order; iterative, because values may be nested deeply."""
     pending = [value]
     while pending:
         item = pending.pop()
@@ -222,7 +223,7 @@ class Snippets:
         self._words_of: dict[tuple[str, str], set[int]] = {}
 
     def of(self, text: str, *, characters: int = 300) -> str:
-        """Return the part of a text with the most different words, unchanged; its beginning if it has no word."""
+        """Return the part of a text with the most different words of the query; if it has none, the beginning."""
         if len(text) <= characters:
             return text.strip()
         language = language_of(text)
@@ -242,7 +243,7 @@ class Snippets:
         return shown.strip()
 
     def marks(self, text: str) -> list[tuple[int, int]]:
-        """Return start and end of each part of a text that has a word of the query, in order, without overlaps.
+        """Return start and end of each word of the query in a text, in order; adjacent ones are joined.
 
         >>> Snippets([("seal",)]).marks("Two seals bark.")
         [(4, 9)]
@@ -256,7 +257,7 @@ class Snippets:
         return found
 
     def _words_in(self, token: str, language: str) -> set[int]:
-        """Return the numbers of the query's words that a token has."""
+        """Return the numbers of the query's words that a token matches."""
         if (token, language) not in self._words_of:
             # A single character of a script without spaces is found inside pairs.
             terms = {*token_terms(token, language), *(token if len(token) <= 2 else ())}
@@ -267,7 +268,7 @@ class Snippets:
 
 
 def _densest(matches: list[tuple[int, int, set[int]]], characters: int) -> tuple[int, int]:
-    """Return the range with the most different words that fits; an empty range at the beginning without matches."""
+    """Return the range with the most different words that fits; without matches, an empty range at the beginning."""
     best = (0, 0)
     found = 0
     for index, (start, _, _) in enumerate(matches):

@@ -1,4 +1,4 @@
-"""Hold the windows of a searchable part column by column, as segments store them.
+"""Store the windows of a searchable part column by column, in the form of segments.
 
 A window is a piece of a searchable text, the unit that is ranked and shown.
 """
@@ -16,7 +16,7 @@ class Window(NamedTuple):
     Attributes:
         message: Index of its message in the part.
         text: Index of its text among `texts_of` the message.
-        source_id: The source that it belongs to, 0 for none.
+        source_id: The source that it belongs to, or 0.
         payload_start: First character of its text in the payload; -1 if the text is escaped or in the entry.
         start: Its first character in the text.
         end: The character after its last one.
@@ -33,12 +33,12 @@ class Window(NamedTuple):
 
 
 class Windows:
-    """Windows in order, numbered from 0; arrays give the garbage collector nothing to do.
+    """Windows in order, numbered from 0; they are in arrays, which the garbage collector does not traverse.
 
     Attributes:
-        message_of: The index of the message of each window.
-        text_of: The index of its text among those of its message.
-        source_of: Its source, 0 for none.
+        message_of: For each window the index of its message.
+        text_of: The index of its text among the texts of its message.
+        source_of: The id of its source, or 0.
         lengths: Its number of terms.
     """
 
@@ -53,7 +53,7 @@ class Windows:
         self.message_of, self.text_of, self.source_of, *_, self.lengths = self._columns
 
     def to_bytes(self) -> bytes:
-        """Return all columns."""
+        """Return all columns as bytes."""
         return b"".join(map(bytes_of, self._columns))
 
     def __len__(self) -> int:
@@ -68,7 +68,7 @@ class Windows:
             column.append(value)
 
     def extend(self, others: Windows, *, messages: int) -> None:
-        """Add the windows of another part, whose messages follow this number of messages."""
+        """Add the windows of another part, whose messages are numbered from `messages` on."""
         self.message_of.extend([message + messages for message in others.message_of])
         for column, more in zip(self._columns[1:], others._columns[1:], strict=True):
             column.extend(more)
@@ -83,7 +83,7 @@ def bytes_of(numbers: array[int]) -> bytes:
 
 
 def numbers_in(data: bytes | bytearray, code: str = "I") -> array[int]:
-    """Return the numbers in little-endian bytes; ValueError if the last one is cut off."""
+    """Return the numbers in little-endian bytes; raise a ValueError if the last one is cut off."""
     numbers = array(code)
     numbers.frombytes(data)
     if sys.byteorder == "big":

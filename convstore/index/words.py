@@ -1,7 +1,7 @@
 """Split texts of any script into search terms, and queries into groups of alternative terms.
 
-A word is folded (case, accents, width) and stemmed if the language of its text is plain. Scripts without spaces become
-pairs of characters. Identifiers, paths and versions give their parts and the whole.
+A word is folded (case, accents, width), and stemmed if the language of its text is recognised. Scripts without spaces
+are split into pairs of characters. Identifiers, paths and versions are terms as a whole and in parts.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import Stemmer
 from convstore.messages.text import fold
 
 _RULES = 2
-"""Version of the rules that make terms and windows; part of `analyzer`."""
+"""Version of the rules for terms and windows; part of `analyzer`."""
 
 _QUERY_CHARACTERS = 4_096
-"""Only so much of a query is read."""
+"""Maximum characters of a query; the rest is ignored."""
 
 _TERM_CHARACTERS = 64
 _LONG_TOKEN = 200
-"""A longer token without spaces is data; only its beginning is a term."""
+"""Length above which a token counts as data; only its beginning is a term."""
 
 _PAIRED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf"
@@ -83,7 +83,7 @@ _QUESTION_WORDS = """
     когда где кто какой какая какие почему сколько 什么 多少 哪里 哪个 怎么 时候 何時
 """
 _MEANINGFUL = "come den die hat hoe man no not on over plus se si son sur van war"
-"""Common words of one language that mean something in another; where they are common, BM25 knows it by itself."""
+"""Common words of one language with a meaning in another; they count in full, and BM25 lowers frequent words itself."""
 _COMMON = frozenset(" ".join((*_STOP_WORDS.values(), _QUESTION_WORDS)).split()) - frozenset(
     _MEANINGFUL.split()
 )
@@ -111,12 +111,12 @@ _IRREGULAR = {
 """Irregular forms of English words, which a stemmer does not know."""
 
 _CLEAR = 3
-"""Minimum number of common words by which the language of a text is plain."""
+"""Minimum number of common words that identify the language of a text."""
 
 
 @cache
 def _token() -> re.Pattern[str]:
-    """Return the pattern of tokens, made when it is first needed: it takes 10 ms of a process's start."""
+    """Return the pattern of tokens; it is built at the first use, because that takes 10 ms."""
     marks = "".join(  # combining ones, which Python's \w does not match
         re.escape(sign)
         for sign in map(
@@ -135,7 +135,7 @@ def _paired() -> re.Pattern[str]:
 
 
 def terms(text: str, language: str = "") -> list[str]:
-    """Return the terms of a text in order, repeated ones too.
+    """Return the terms of a text in order, including repeated ones.
 
     >>> terms("The getUserName of src/app.py", "english")
     ['the', 'getusernam', 'get', 'user', 'name', 'of', 'src/app.py', 'src', 'app.py', 'app', 'py']
@@ -148,7 +148,7 @@ def terms(text: str, language: str = "") -> list[str]:
 
 
 def spans(text: str) -> Iterator[tuple[int, int, str]]:
-    """Yield start, end and text of each token of a text; of scripts without spaces, those of each pair."""
+    """Yield start, end and text of each token of a text; for scripts without spaces, of each pair of characters."""
     for found in _token().finditer(text):
         start, end = found.span()
         if end - start <= 2 or not _paired().match(found[0]):
@@ -159,7 +159,7 @@ def spans(text: str) -> Iterator[tuple[int, int, str]]:
 
 
 def unescaped(text: str) -> str:
-    r"""Return JSON text with its escapes resolved, those of white space and quotes as spaces.
+    r"""Return JSON text with resolved escapes; escaped white space and quotes become spaces.
 
     >>> print(unescaped(r'{"a": "M\u00fcller\nKoch"}'))
     {"a": "Müller Koch"}
@@ -168,7 +168,7 @@ def unescaped(text: str) -> str:
 
 
 def language_of(text: str) -> str:
-    """Return the language that stems the words of a text; "" if it is not plain.
+    """Return the language for stemming the words of a text; "" if it is not recognised.
 
     >>> language_of("Wo ist das Haus und wie komme ich zu dem See?"), language_of("Running shoes"), language_of("Größe")
     ('german', 'english', '')
@@ -182,14 +182,14 @@ def language_of(text: str) -> str:
     (first, most), (_, second) = [*counts.most_common(2), ("", 0), ("", 0)][:2]
     if most >= _CLEAR and most > second:
         return first
-    # Not `first`: of languages that are equally common it is another one in each process.
+    # `first` is not used: for languages with equal counts it differs between processes.
     return "english" if sample.isascii() or 0 < most == counts["english"] else ""
 
 
 def query_groups(text: str) -> list[tuple[str, ...]]:
-    """Return the words of a query, each with the terms that it may have in a text, without duplicates.
+    """Return the words of a query without duplicates, each with the terms that it may have in a text.
 
-    A word has one term for each language, as the text that contains it may be in any of them.
+    A word has one term for each language, because a text with the word may be in any of them.
 
     >>> query_groups("Häuser")
     [('haus', 'hauser')]
@@ -203,7 +203,7 @@ def query_groups(text: str) -> list[tuple[str, ...]]:
 
 
 def is_common(group: Iterable[str]) -> bool:
-    """Return True for a word that says little about what is asked: question words, pronouns, articles.
+    """Return True for question words, pronouns and articles, which say little about the topic of a query.
 
     >>> [is_common(group) for group in query_groups("When did the cat die")]
     [True, True, True, False, False]
@@ -212,7 +212,7 @@ def is_common(group: Iterable[str]) -> bool:
 
 
 def is_single(group: Iterable[str]) -> bool:
-    """Return True for one character of a script without spaces, which texts have only in pairs."""
+    """Return True for a single character of a script without spaces; terms of texts have two characters."""
     return all(len(term) == 1 and _paired().match(term) for term in group)
 
 
@@ -222,7 +222,7 @@ def token_terms(token: str, language: str) -> set[str]:
 
 
 def piece_terms(piece: str, language: str) -> tuple[str, ...]:
-    """Return the terms of a piece of text between spaces, which no token contains."""
+    """Return the terms of a piece of text between spaces."""
     return (_cached_terms if len(piece) <= _TERM_CHARACTERS else _split_piece)(piece, language)
 
 
@@ -243,7 +243,7 @@ def _split_any(token: str, language: str) -> tuple[str, ...]:
 
 
 def _split(token: str, language: str) -> tuple[str, ...]:
-    """Return a token's whole and its parts, each folded and stemmed.
+    """Return a token and its parts, each folded and stemmed.
 
     >>> _split("src/app/main.py", "english")
     ('src/app/main.py', 'src', 'app', 'main.py', 'main', 'py')
@@ -266,7 +266,7 @@ def _is_plain_word(token: str) -> bool:
 
 
 def _parts_of_names(token: str, language: str) -> list[str]:
-    """Return the parts of each name in a path or the like; [] for a token without separators."""
+    """Return the parts of each name in a token such as a path; empty for a token without separators."""
     names = [name for name in _SEPARATOR.split(token) if name]
     if len(names) < 2:
         return []
@@ -274,7 +274,7 @@ def _parts_of_names(token: str, language: str) -> list[str]:
 
 
 def _is_hyphenated(token: str) -> bool:
-    """Return True for words of prose with hyphens, whose whole is not a term of its own."""
+    """Return True for words with hyphens; such a token as a whole is not a term."""
     return "-" in token and token.replace("-", "").isalpha()
 
 
@@ -298,7 +298,7 @@ def _stemmed(word: str, language: str) -> str:
 
 
 def _stemmer(language: str) -> Stemmer.Stemmer:
-    # Stemmers are not thread-safe, so each thread keeps its own.
+    # Stemmers are not thread-safe, so each thread has its own.
     stemmers: dict[str, Stemmer.Stemmer] = _local.__dict__
     if language not in stemmers:
         stemmers[language] = Stemmer.Stemmer(language, 0)
@@ -317,9 +317,9 @@ _CANARIES = """
 
 @cache
 def analyzer() -> str:
-    """Return the fingerprint of the analyzer: a name for all that terms depend on: our rules, the stemmer's, Unicode's.
+    """Return the fingerprint of everything that terms depend on: the rules here, the stemmer and the Unicode version.
 
-    Segments of another one are ignored, and left to the processes that have it.
+    Segments of another analyzer are ignored; only processes with that analyzer use them.
     """
     stems = [piece_terms(word, language) for language in _STOP_WORDS for word in _CANARIES.split()]
     return hashlib.sha256(repr((_RULES, unicodedata.unidata_version, stems)).encode()).hexdigest()[

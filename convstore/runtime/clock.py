@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from bson import ObjectId
 
 from convstore.exceptions import StoreUnavailableError
+from convstore.runtime.background import SETTLE_SECONDS
 from convstore.values.plain import duration
 
 _date_override: ContextVar[datetime | None] = ContextVar("date_override", default=None)
@@ -24,6 +25,9 @@ ID_LIFETIME = 10.0
 
 APPEND_SECONDS = 60.0
 """Timeout of an append; a later sweep finds everything that it may have written."""
+
+APPENDS_END_AFTER = timedelta(seconds=APPEND_SECONDS + SETTLE_SECONDS + ID_LIFETIME + 5)
+"""Time after a deletion or a repair after which every append with the old conversation id has ended."""
 
 
 @asynccontextmanager

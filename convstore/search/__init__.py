@@ -1,4 +1,4 @@
-"""Search: reads a conversation's log into searchable parts, ranks its messages and cuts snippets.
+"""Search: read a conversation's log into searchable parts, rank its messages and cut snippets.
 
 Floor 4; `conversation` and the retrieval tool use it. The rules are in `index`.
 """

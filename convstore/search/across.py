@@ -1,7 +1,7 @@
 """Search several conversations at once: rank their messages together, and return hits by conversation.
 
-Segments of all conversations are read by one command, and only the words of the query are kept of them. Entries that
-are in no segment are read conversation by conversation, up to a limit in text and time.
+Segments of all conversations are read with one command, and only the words of the query are kept in memory. Entries
+that are not in a segment are read conversation by conversation, up to a limit in text and time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError, SchemaVersionError
 from convstore.index.part import IndexBuilder, IndexedMessage
-from convstore.index.ranking import Found
+from convstore.index.ranking import RankedMessage
 from convstore.index.segment import Part
 from convstore.log.entry import Totals
 from convstore.messages.tokens import CHARACTERS_PER_TOKEN
@@ -29,14 +29,14 @@ from convstore.search.sealer import Sealer
 from convstore.search.searcher import Match, Searcher, ranked_of
 
 _AT_ONCE = 2
-"""Number of such searches that an event loop runs at once; the others wait."""
+"""Number of such searches that an event loop runs at once; further ones wait."""
 _MAX_CHARACTERS = 4_000_000
 _MAX_SECONDS = 2.0
-"""Limits of what a search reads that is in no segment."""
+"""Limits of text and time for reading entries that are not in a segment."""
 _SPARE = 200
-"""Messages that are ranked beyond the limit, as some may not be active. If more are not, messages are ranked again."""
+"""Messages ranked beyond the limit, because some may not be active; if too few are, all are ranked again."""
 _GAP = [IndexedMessage(0, "human", 0, "", "", datetime.min.replace(tzinfo=UTC))] * 8
-"""Messages between two conversations, so that the end of one is no neighbour of the beginning of another."""
+"""Messages between two conversations, so that the end of one is not a neighbour of the beginning of the next."""
 
 _Conversation = tuple[CachedConversation, Totals]
 """A conversation with the totals of its last entry."""
@@ -45,7 +45,7 @@ _Read = TypeVar("_Read")
 
 @dataclass(slots=True)
 class _Search:
-    """One search; `incomplete` has the indexes of conversations that were not searched whole."""
+    """One search; `incomplete` has the indexes of conversations that were not searched completely."""
 
     conversations: Sequence[_Conversation]
     request: SearchRequest
@@ -55,7 +55,10 @@ class _Search:
     async def each(
         self, indexes: Sequence[int], read: Callable[[int], Awaitable[_Read]], default: _Read
     ) -> list[_Read]:
-        """Return what is read of some conversations; the default of one that was deleted, or is damaged and named."""
+        """Call `read` for some conversations; the result is `default` for a deleted, damaged or newer one.
+
+        Damaged and newer ones are added to `incomplete`.
+        """
 
         async def guarded(index: int) -> _Read:
             try:
@@ -92,9 +95,9 @@ class AcrossSearcher:
     async def search(
         self, conversations: Sequence[_Conversation], request: SearchRequest
     ) -> tuple[list[tuple[int, Match]], list[int]]:
-        """Return the best messages, each with the index of its conversation, and the conversations not searched whole.
+        """Return the best messages, each with the index of its conversation, and the partly searched conversations.
 
-        The conversations come in order of importance, the most important first.
+        The conversations are given in order of importance, the most important first.
         """
         if not request.groups or not conversations:
             return [], []
@@ -115,7 +118,7 @@ class AcrossSearcher:
         return await self._matches(search, logs, active[: request.limit])
 
     async def _read(self, search: _Search) -> list[SearchedLog]:
-        """Return the log of each conversation; it is not known yet which messages are active."""
+        """Return the log of each conversation, still without its active messages."""
         known = await self._known(search)
         until = self._clock.monotonic() + _MAX_SECONDS
 
@@ -134,7 +137,7 @@ class AcrossSearcher:
     async def _read_unsealed(
         self, search: _Search, index: int, chain: SegmentChain, until: float
     ) -> SearchedLog:
-        """Return a log that has entries after its segments; once the time is over, without these."""
+        """Return a log that has entries after its segments; after the time limit, without these entries."""
         cached = search.conversations[index][0]
         if index not in search.incomplete and self._clock.monotonic() <= until:
             log = await self._logs.read(cached, search.request, chain)
@@ -151,7 +154,7 @@ class AcrossSearcher:
         return SearchedLog()
 
     async def _known(self, search: _Search) -> list[SegmentChain]:
-        """Return the segments of each conversation, with the words of the query alone. One command."""
+        """Return the segments of each conversation, with only the words of the query. One command."""
         known = [SegmentChain() for _ in search.conversations]
         chain_of = {
             cached.conversation: chain
@@ -166,7 +169,7 @@ class AcrossSearcher:
     async def _with_active(
         self, search: _Search, logs: Sequence[SearchedLog], indexes: Collection[int]
     ) -> list[SearchedLog]:
-        """Return the logs; of some it is known which messages are active. One command for each that needs any."""
+        """Return the logs, some of them with their active messages. One command for each of these."""
 
         async def read(index: int) -> SearchedLog:
             (cached, totals) = search.conversations[index]
@@ -178,7 +181,10 @@ class AcrossSearcher:
         return await search.each(range(len(logs)), read, SearchedLog())
 
     async def _matches(
-        self, search: _Search, logs: Sequence[SearchedLog], found: Sequence[tuple[int, Found]]
+        self,
+        search: _Search,
+        logs: Sequence[SearchedLog],
+        found: Sequence[tuple[int, RankedMessage]],
     ) -> list[tuple[int, Match]]:
         async def match(index: int) -> list[tuple[int, Match]]:
             own = [place for owner, place in found if owner == index]
@@ -194,7 +200,7 @@ class AcrossSearcher:
 
 async def _ranked(
     logs: Sequence[SearchedLog], request: SearchRequest, *, limit: int
-) -> list[tuple[int, Found]]:
+) -> list[tuple[int, RankedMessage]]:
     """Return the best messages that may be active, each with the index of its log."""
     parts: list[Part] = []
     place_of: list[tuple[int, int]] = []
@@ -209,7 +215,7 @@ async def _ranked(
 
 
 def _unsealed(search: _Search, known: Sequence[SegmentChain]) -> list[int]:
-    """Return the conversations with entries after their segments; those that are too long to read are incomplete."""
+    """Return the conversations with entries after their segments; too long ones are marked as incomplete."""
     unsealed = list[int]()
     room = _MAX_CHARACTERS
     for index, (_, totals) in enumerate(search.conversations):

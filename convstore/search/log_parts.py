@@ -1,6 +1,6 @@
 """Read a conversation's log into searchable parts: its segments, and the entries after them.
 
-A log without segments, or with damaged ones, is read whole: slower, with the same result.
+Without segments, or after a damaged one, the log itself is read: slower, with the same result.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from convstore.index.part import IndexBuilder, IndexedMessage, Steps
-from convstore.index.ranking import Found
+from convstore.index.ranking import RankedMessage
 from convstore.index.segment import Part
-from convstore.index.texts import MAX_CHARACTERS, Text, cut_to_fit, texts_of
+from convstore.index.texts import MAX_CHARACTERS, SearchableText, cut_to_fit, texts_of
 from convstore.log.entry import Entry, EntryMessage, EntrySource, Totals
 from convstore.log.stored_message import read_message
 from convstore.messages.sizes import packed
@@ -31,14 +31,14 @@ from convstore.search.request import SearchRequest
 
 MAX_UNSEALED_ENTRIES = 64
 MAX_UNSEALED_CHARACTERS = 64_000
-"""More text or entries than this after the last segment are due to be sealed."""
+"""SearchableText or number of entries after the last segment from which the conversation is due to be sealed."""
 
 _ENTRIES_AT_ONCE = 32
 _CHARACTERS_AT_ONCE = 800_000
-"""Maximum of what is read at once."""
+"""Maximum of entries and characters read at once."""
 
 Unsealed = tuple[StoredSegment, IndexBuilder]
-"""Successive entries, split into words, as the segment that they may become."""
+"""Successive entries that are not in a segment: the segment that they may become, and their words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class LogEnds:
 
     Attributes:
         chain: The segments.
-        entries: The last entries, from the last one that the segments cover on, and at least four.
-        documents: The same and more of them, as they are stored.
+        entries: The last entries, beginning with the last one that the segments cover.
+        documents: The documents of the last entries, perhaps of more of them.
     """
 
     chain: SegmentChain = field(default_factory=SegmentChain)
@@ -57,11 +57,11 @@ class LogEnds:
 
     @property
     def unsealed(self) -> list[Entry]:
-        """Return the entries that are in no segment, as far as they were read."""
+        """Return the entries that are not in a segment, as far as they were read."""
         return [entry for entry in self.entries if entry.number > self.chain.last.until]
 
     def are_all(self, cached: CachedConversation) -> bool:
-        """Return True if a search needs no more of the log."""
+        """Return True if a search does not have to read more of the log."""
         return (
             self.entries[0].number <= self.chain.last.until + 1
             and not any(message.payload for entry in self.unsealed for message in entry.messages)
@@ -71,15 +71,15 @@ class LogEnds:
 
 @dataclass(frozen=True, slots=True)
 class SearchedLog:
-    """A log as a search reads it.
+    """A log in a search.
 
     Attributes:
         parts: Its parts in order.
-        snapshot: Says which messages are active; None if that was not read.
+        snapshot: The log with its active messages; None if these were not read.
         last: Ordinal of its last message.
         question: Ordinal of the question of the turn in progress, 0 if the last turn is finished.
-        is_due: So much of it is in no segment that it is due to be sealed.
-        unsealed: The entries that are in no segment, if they are few enough to be one.
+        is_due: True if so many entries are not in a segment that it is due to be sealed.
+        unsealed: The entries that are not in a segment, if one segment can contain them.
     """
 
     parts: Sequence[Part] = ()
@@ -90,13 +90,13 @@ class SearchedLog:
     unsealed: Unsealed | None = None
 
     def is_active(self, message: IndexedMessage) -> bool:
-        """Return True for an active message, in a log that could be read."""
+        """Return True for an active message; also True if the active messages were not read."""
         return bool(self.parts) and (
             self.snapshot is None or self.snapshot.active.has(message.ordinal)
         )
 
-    def turn_of(self, found: Found) -> IndexedMessage:
-        """Return the first message of the turn that an active message is listed with."""
+    def turn_of(self, found: RankedMessage) -> IndexedMessage:
+        """Return the question of the turn that lists an active message, or the first active message."""
         turn = found.message.turn
         nearest: IndexedMessage | None = None
         for question in self._questions_before(found):
@@ -113,7 +113,7 @@ class SearchedLog:
         messages = (part.message(index) for part in self.parts for index in range(part.size))
         return next(message for message in messages if self.is_active(message))
 
-    def _questions_before(self, found: Found) -> Iterator[IndexedMessage]:
+    def _questions_before(self, found: RankedMessage) -> Iterator[IndexedMessage]:
         """Yield the questions up to a message, newest first."""
         part = self.parts[found.part]
         until = bisect_right(part.questions, part.windows.message_of[found.windows[0]])
@@ -135,11 +135,11 @@ class LogParts:
     async def read(
         self, cached: CachedConversation, request: SearchRequest, chain: SegmentChain
     ) -> SearchedLog:
-        """Return the log whose segments are known with the terms that a query needs."""
+        """Return a log whose segments are known, with the terms that a query needs."""
         return await self.whole(cached, _ends(chain, await self._tail(cached)), request)
 
     async def ends(self, cached: CachedConversation) -> LogEnds:
-        """Return the segments and the last entries of a log; no entries if it is empty. One round trip."""
+        """Return the segments and the last entries of a log. One round trip."""
         segments, documents = await together(self._segments_of(cached), self._tail(cached))
         ends = _ends(chain_of(segments), documents)
         if ends.entries:
@@ -149,7 +149,7 @@ class LogParts:
     async def whole(
         self, cached: CachedConversation, ends: LogEnds, request: SearchRequest
     ) -> SearchedLog:
-        """Return the log whose ends were read, with the terms that a query needs."""
+        """Return a log whose ends were read, with the terms that a query needs."""
         if not ends.entries:
             return SearchedLog()
         builder = IndexBuilder(keeps_texts=True)
@@ -189,7 +189,7 @@ class LogParts:
         ends: LogEnds,
         request: SearchRequest,
     ) -> int | None:
-        """Add the entries after the segments; return their number, None if the segments are those of another log."""
+        """Add the entries after the segments; return their number, None if the segments belong to another log."""
         added = 0
         async with aclosing(self._rest(cached, ends)) as batches:
             async for entries in batches:
@@ -204,7 +204,7 @@ class LogParts:
     async def _rest(
         self, cached: CachedConversation, ends: LogEnds
     ) -> AsyncGenerator[Sequence[Entry], None]:
-        """Yield the entries that are in no segment in order, in batches."""
+        """Yield the entries that are not in a segment, in order, in batches."""
         async with aclosing(
             self.entries(cached, start=ends.chain.last.until + 1, before=ends.entries[0].number)
         ) as batches:
@@ -217,7 +217,7 @@ class LogParts:
     def entries(
         self, cached: CachedConversation, *, start: int, before: int
     ) -> AsyncGenerator[Sequence[Entry], None]:
-        """Yield the entries from one number and before another with their sources, in order, in batches."""
+        """Yield the entries with numbers from `start` to before `before`, with their sources, in order, in batches."""
         everything = Snapshot(cached, Totals(entries=before - 1))
         return self._reader.batches(
             everything, start=start, at_once=_ENTRIES_AT_ONCE, fields=SEARCHED
@@ -230,9 +230,9 @@ class LogParts:
         entries: Sequence[Entry],
         pace: Pace,
     ) -> int:
-        """Read the payloads of entries and add their messages to a part, a few at a time.
+        """Read the payloads of entries and add their messages to a part, in small batches.
 
-        Return the number of entries that were added; a part for a segment takes only as many as it has room for.
+        Returns the number of entries that were added; a part for a segment has limited room.
         """
         total = 0
         for batch in packed(entries, limit=_CHARACTERS_AT_ONCE, size=payload_characters):
@@ -261,14 +261,14 @@ class LogParts:
 
     def texts(
         self, message: EntryMessage, sources: Sequence[EntrySource], payload: str | None = None
-    ) -> list[Text]:
-        """Return the searchable texts of a message; those in a payload that was not read are empty."""
+    ) -> list[SearchableText]:
+        """Return the searchable texts of a message; texts in a payload that was not read are empty."""
         own = [source for source in sources if source.message_id == message.id]
         return texts_of(message, own, read_message(self._codec, message), payload)
 
 
 def _ends(chain: SegmentChain, documents: Sequence[Document]) -> LogEnds:
-    """Return the ends of a log, without segments that were made before a backup replaced it."""
+    """Return the ends of a log, without segments of another log, which a backup replaced."""
     if not documents:
         return LogEnds()
     last = number_in(documents[-1]["_id"])

@@ -1,4 +1,4 @@
-"""Define a search request, checked before anything is read."""
+"""Define a search request, which is checked before the log is read."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class SearchRequest:
         types: Types of messages; None for all.
         before: Only messages with a lower ordinal.
         after: Only messages with a higher ordinal.
-        is_for_model: Return the sources of a result one by one, and skip the question that is being answered.
+        is_for_model: Return the sources of a result one by one, and skip the question of the turn in progress.
         characters: Maximum length of a snippet.
-        source_characters: The same for a source, of which a model gets as much as fits.
+        source_characters: Maximum length of a snippet of a source, for a model.
     """
 
     groups: tuple[tuple[str, ...], ...]
@@ -47,7 +47,11 @@ def search_request(
     before: int | None = None,
     after: int | None = None,
 ) -> SearchRequest:
-    """Return the request for a query and its filters; raise an InvalidInputError if one of them is invalid."""
+    """Return the request for a query and its filters.
+
+    Raises:
+        InvalidInputError: The query or a filter is invalid.
+    """
     if not isinstance(text, str):
         raise InvalidInputError(f"text must be a str, not {type(text).__name__}")
     check_number(limit, name="limit", minimum=1, maximum=_MAX_HITS)

@@ -1,9 +1,9 @@
 """Seal the texts of logs into immutable segments, in the background.
 
-Appends write nothing for search. A conversation is due once it has had no append for a minute, or once a search had to
-read much of it from the log. What a search split into words is stored as it is, the rest is read and split here. One
-conversation is sealed at a time, a segment of each in turn, by at most a tenth of a core. Nothing is lost if none ever
-is: searches read from the log what no segment covers.
+Appends write nothing for search. A conversation is due after a minute without an append, or after a search had to read
+much of it from the log. Entries that a search has split into words are stored directly; others are read and split here.
+One conversation is sealed at a time, a segment of each in turn, with at most a tenth of a core. Segments are optional:
+searches read entries without a segment from the log.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ REST_SECONDS = 60.0
 _LOGGER = logging.getLogger("convstore")
 _MAX_REMEMBERED = 10_000
 _CLOSE_SECONDS = 1.0
-"""Time for which a store that is closed goes on sealing."""
+"""Time for which a closing store continues to seal."""
 _RETRY_SECONDS = 600.0
-"""Time after which a conversation is sealed again if that failed."""
+"""Time after a failure before a conversation is sealed again."""
 _MERGED_AT_ONCE = 16
-"""So many segments that were never merged are merged into one."""
+"""Number of unmerged segments that are merged into one."""
 _MAX_SPLIT = 4
-"""So many conversations are kept as searches split them; of others the log is read again."""
+"""Maximum number of conversations whose split entries are kept for sealing; for others the log is read again."""
 
 _Value = TypeVar("_Value")
 
 
-class _Due(NamedTuple):
+class _SealTask(NamedTuple):
     """A conversation to seal.
 
     Attributes:
         scope: Its scope.
-        conversation: Its id; "" for the one that has the scope now.
-        rests: It is sealed only if no process appended for a minute.
-        split: The entries after its segments, as a search split them.
+        conversation: Its id; "" for the current conversation of the scope.
+        rests: True if it is sealed only after a minute without an append by any process.
+        split: The entries after its segments, if a search has split them.
     """
 
     scope: Scope
@@ -76,7 +76,7 @@ class _Due(NamedTuple):
 
 
 class Sealer:
-    """Seals the conversations of a store that are due; if it is not on, only those that it is told to."""
+    """Seals the conversations of a store that are due; if it is not on, only those passed to `seal`."""
 
     def __init__(
         self, reader: LogReader, logs: LogParts, segments: Segments, *, is_on: bool
@@ -89,18 +89,18 @@ class Sealer:
         self._pace = Pace(reader.clock.sleep)
         self._resting: OrderedDict[str, tuple[float, Scope]] = OrderedDict()
         self._armed = weakref.WeakSet[asyncio.AbstractEventLoop]()
-        self._scheduled: dict[str, _Due] = {}
+        self._scheduled: dict[str, _SealTask] = {}
         self._retry_at: OrderedDict[str, float] = OrderedDict()
         self._background = Background()
         self._is_on = is_on
 
     @property
     def is_on(self) -> bool:
-        """True if it seals what is due; False for a store without an index, or one that is closed."""
+        """True if it seals due conversations; False for a closed store or one without a search index."""
         return self._is_on
 
     def note(self, scope: Scope, conversation: str) -> None:
-        """Seal a conversation that was just written to, unless a store appends to it in the next minute."""
+        """Seal a conversation after its last append, unless there is another append in the next minute."""
         if self._is_on:
             _remember(self._resting, conversation, (self._clock.monotonic() + REST_SECONDS, scope))
             self._arm(REST_SECONDS)
@@ -119,7 +119,7 @@ class Sealer:
         self._clock.call_later(seconds, ring)
 
     def ring(self) -> None:
-        """Begin to seal the conversations that rest; the timer calls it."""
+        """Begin to seal the conversations without an append for a minute; the timer calls it."""
         self._armed.discard(asyncio.get_running_loop())
         now = self._clock.monotonic()
         for conversation in list(
@@ -137,7 +137,7 @@ class Sealer:
         *,
         split: Unsealed | None = None,
     ) -> None:
-        """Seal a conversation if a search found much of it in no segment, and the little of another once it rests."""
+        """Seal a conversation after a search: soon if it has many entries without a segment, else when it is idle."""
         if (log and log.is_due) or chain.is_read_mark_due(self._clock.now()):
             self.schedule(*cached.key, split=split)
         elif log and log.unsealed and cached.conversation not in self._resting:
@@ -146,18 +146,19 @@ class Sealer:
     def schedule(
         self, scope: Scope, conversation: str, *, rests: bool = False, split: Unsealed | None = None
     ) -> None:
-        """Seal a conversation soon, after those that were noted before it; later if that failed a short time ago.
+        """Queue a conversation for sealing, unless that failed a short time ago.
 
-        If it `rests`, it is sealed only if no process appended for a minute. `split` is what follows its segments.
+        With `rests` it is sealed only after a minute without an append by any process. `split` has the entries after
+        its segments, if a search has split them.
         """
         if not self._is_on or self._clock.monotonic() < self._retry_at.get(conversation, 0.0):
             return
         if len(self._scheduled) >= _MAX_REMEMBERED:
             return  # a search schedules it again
-        before = self._scheduled.get(conversation, _Due(scope, conversation, rests=True))
+        before = self._scheduled.get(conversation, _SealTask(scope, conversation, rests=True))
         if sum(due.split is not None for due in self._scheduled.values()) >= _MAX_SPLIT:
             split = None
-        self._scheduled[conversation] = _Due(
+        self._scheduled[conversation] = _SealTask(
             scope, conversation, rests and before.rests, split or before.split
         )
         self._background.start(self._seal_scheduled)
@@ -167,7 +168,7 @@ class Sealer:
         await self._background.wait()
 
     async def close(self) -> None:
-        """Seal what is due for a moment, without pauses; the next searches and appends seal the rest."""
+        """Seal due conversations for one more second, without pauses; later searches and appends seal the rest."""
         self._pace.sleep = no_pause
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
@@ -193,12 +194,12 @@ class Sealer:
                 _LOGGER.warning(line, conversation, type(error).__name__)
 
     async def seal(self, scope: Scope) -> None:
-        """Seal all of a conversation now."""
-        while await self._seal_piece(_Due(scope), Pace(no_pause)):
+        """Seal a whole conversation now."""
+        while await self._seal_piece(_SealTask(scope), Pace(no_pause)):
             pass
 
     async def is_right(self, scope: Scope, segment: StoredSegment) -> bool:
-        """Return True if the log gives this segment, as far as the log can be read."""
+        """Return True if the segment rebuilt from the log equals this one, or if the log cannot be read."""
         cached = await self._reader.find(scope)
         part = IndexBuilder()
         pace = Pace(no_pause)
@@ -211,20 +212,20 @@ class Sealer:
         except BrokenLogError:
             return False
         except (CorruptDocumentError, ConversationDeletedError):
-            return True  # the log's own damage is reported by itself
+            return True  # damage of the log is reported separately
         sizes = (segment.link, segment.tokens, segment.characters)
         if new is None or (new.link, new.tokens, new.characters) != sizes:
             return False
         return are_equal(segment.part.sections, await pace.steps(sections_of(part)))
 
-    async def _seal_piece(self, due: _Due, pace: Pace) -> bool:
-        """Seal up to the maximum size of a segment; return True if there may be more.
+    async def _seal_piece(self, due: _SealTask, pace: Pace) -> bool:
+        """Write the next segment; return True if there may be more to seal.
 
-        It ends within the time of the longest append, so that a sweep finds what it wrote.
+        It ends within the time of the longest append, so that the sweep of a deletion removes its segment.
         """
         head = await self._reader.heads.find(dict(due.scope))
         if head is None or due.conversation not in ("", head.conversation):
-            # It was deleted, and its scope may have a new one, which its texts must not reach.
+            # It was deleted; its texts must not be stored for a new conversation of the scope.
             return False
         # the cache is for conversations in use
         cached = self._reader.cache.outside(due.scope, head.conversation)
@@ -232,10 +233,10 @@ class Sealer:
             async with asyncio.timeout(APPEND_SECONDS), self._reader.reading(cached):
                 return await self._seal_next(cached, pace, due)
         except (TimeoutError, ConversationDeletedError):
-            return False  # the rest, if there is any, is sealed after the next search or append
+            return False  # the next search or append schedules it again
 
-    async def _seal_next(self, cached: CachedConversation, pace: Pace, due: _Due) -> bool:
-        # What a search could not read whole may be damaged, which the contents show.
+    async def _seal_next(self, cached: CachedConversation, pace: Pace, due: _SealTask) -> bool:
+        # Read contents after an incomplete search: a segment may be damaged, and is then replaced.
         contents = not due.rests and due.split is None
         documents, tail = await together(
             self._segments.documents(cached.conversation, contents=contents),
@@ -245,7 +246,7 @@ class Sealer:
         chain = chain_of(documents, contents=contents)
         now = self._clock.now()
         if due.rests and _is_recent(tail, now):
-            return False  # the store that appended meanwhile seals it
+            return False  # the store that appended since then will seal it
         if not due.rests and chain.is_read_mark_due(now):
             await self._segments.mark_read(cached.conversation, now)
         if due.split:
@@ -269,7 +270,7 @@ class Sealer:
         chain: SegmentChain,
         tail: Totals,
     ) -> StoredSegment | None:
-        """Read what follows the segments, without those that the log contradicts; None if they cover all of it."""
+        """Read the entries after the segments; None if there are no more. Segments of another log are dropped."""
         while not chain.ends_with(tail):
             if chain.last.until <= tail.entries:
                 new = await self._read(cached, builder, pace, before=chain.last, until=tail.entries)
@@ -287,7 +288,7 @@ class Sealer:
         before: StoredSegment,
         until: int,
     ) -> StoredSegment | None:
-        """Read entries after a segment into a part while it has room; None if the segment is one of another log."""
+        """Read entries after a segment into a part while it has room; None if the segment belongs to another log."""
         last = Totals()
         async with aclosing(
             self._logs.entries(cached, start=max(before.until, 1), before=until + 1)
@@ -313,13 +314,13 @@ class Sealer:
         chain: SegmentChain,
         documents: Sequence[Document],
     ) -> bool:
-        """Store a new segment, together with those before it that it takes in."""
+        """Store a new segment, merged with small segments before it; False if another process was first."""
         absorbed = _absorbed(chain, new)
         if absorbed:
             current = chain_of(await self._segments.documents(cached.conversation))
             parts = {(segment.first, segment.link): segment.part for segment in current}
             read = [part for old in absorbed if (part := parts.get((old.first, old.link)))]
-            if len(read) < len(absorbed):  # another process is sealing, or one is damaged
+            if len(read) < len(absorbed):  # another process seals, or a segment is damaged
                 self.schedule(cached.scope, cached.conversation)
                 return False
             builder = await pace.steps(merged(read, builder))
@@ -347,7 +348,7 @@ def _remember(found: OrderedDict[str, _Value], conversation: str, value: _Value)
 
 
 def _absorbed(chain: Sequence[StoredSegment], new: StoredSegment) -> list[StoredSegment]:
-    """Return the last segments of a chain that a new one takes in: those never merged, if they are enough."""
+    """Return the last segments of a chain to merge with a new one: the unmerged ones, if there are enough of them."""
     run = list(takewhile(lambda segment: not segment.merges, reversed(chain)))
     sizes = accumulate((segment.characters for segment in run), initial=new.characters)
     fitting = [

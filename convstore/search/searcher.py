@@ -1,7 +1,7 @@
 """Search one conversation: rank its messages and return hits with snippets.
 
-A search takes two round trips: segments and the end of the log, then the texts to show. If the end of the log needs a
-second one, its first results are read along with it.
+A search takes two round trips: segments and the end of the log, then the texts to show. If the end of the log takes a
+second round trip, the texts of the first results are read in parallel.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from convstore.exceptions import CorruptDocumentError
 from convstore.index.part import IndexedMessage
-from convstore.index.ranking import Found, ranked
+from convstore.index.ranking import RankedMessage, ranked
 from convstore.index.segment import Part
 from convstore.index.texts import Snippets
 from convstore.index.windows import Window
@@ -35,7 +35,7 @@ _RANKING_COST = 20_000
 
 
 class Match(NamedTuple):
-    """A hit, with title and address of the source that it is in."""
+    """A hit; `label` has title and address of its source, if it is in one."""
 
     hit: SearchHit
     label: str
@@ -45,8 +45,8 @@ class Matches(NamedTuple):
     """The matches of a search, best first.
 
     Attributes:
-        matches: As many as the request's limit allows.
-        is_last: There are no further ones.
+        matches: The matches, up to the request's limit.
+        is_last: True if there are no further matches.
         last: Ordinal of the last message of the searched log.
     """
 
@@ -83,7 +83,7 @@ class Searcher:
     async def _read_ahead(
         self, cached: CachedConversation, ends: LogEnds, texts: _WindowTexts, request: SearchRequest
     ) -> None:
-        """Read the texts of what the segments alone rank best, unless the search needs no more of the log."""
+        """Read the texts of the best messages in the segments while more of the log is read."""
         if ends.chain and not ends.are_all(cached):
             log = SearchedLog(ends.chain.parts, Snapshot(cached, active=cached.active))
             found = await ranked_of(log.parts, lambda _: log, request, limit=request.limit)
@@ -93,18 +93,18 @@ class Searcher:
         self,
         cached: CachedConversation,
         log: SearchedLog,
-        found: Sequence[Found],
+        found: Sequence[RankedMessage],
         request: SearchRequest,
         texts: _WindowTexts | None = None,
     ) -> list[Match]:
-        """Return found messages with snippets; `texts` has those that were read already. One round trip."""
+        """Return ranked messages with snippets; `texts` has texts that were read already. One round trip."""
         texts = texts or _WindowTexts(self._reader, self._logs, cached)
         shown = _shown(log, found, request)
         turns = [log.turn_of(place) for place in found]
         await texts.read(shown)
         snippets = Snippets(request.groups)
 
-        def match(place: Found, window: _ShownWindow, turn: IndexedMessage) -> Match:
+        def match(place: RankedMessage, window: _ShownWindow, turn: IndexedMessage) -> Match:
             part = log.parts[place.part]
             message = place.message
             text = texts.text(window)
@@ -138,8 +138,8 @@ async def ranked_of(
     request: SearchRequest,
     *,
     limit: int,
-) -> list[Found]:
-    """Return the best messages of one log or of several, given the log of each part."""
+) -> list[RankedMessage]:
+    """Return the best messages of one or more logs; `log_of` returns the log of a part."""
 
     def is_allowed(part: int, message: IndexedMessage) -> bool:
         log = log_of(part)
@@ -150,7 +150,7 @@ async def ranked_of(
             return False
         return (request.types is None or message.type in request.types) and log.is_active(message)
 
-    def rank() -> list[Found]:
+    def rank() -> list[RankedMessage]:
         return ranked(
             parts,
             request.groups,
@@ -162,7 +162,9 @@ async def ranked_of(
     return await run_in_thread_if_long(rank, characters=_RANKING_COST * len(request.groups))
 
 
-def _shown(log: SearchedLog, found: Sequence[Found], request: SearchRequest) -> list[_ShownWindow]:
+def _shown(
+    log: SearchedLog, found: Sequence[RankedMessage], request: SearchRequest
+) -> list[_ShownWindow]:
     parts = [log.parts[place.part] for place in found]
     return [
         _ShownWindow(part, place.message, _shown_window(part, place.windows[0], request))
@@ -171,7 +173,7 @@ def _shown(log: SearchedLog, found: Sequence[Found], request: SearchRequest) -> 
 
 
 def _shown_window(part: Part, number: int, request: SearchRequest) -> Window:
-    """Return the window to show; for a model that of a source grows to the whole source, or as much as is shown."""
+    """Return the window to show; for a model the window of a source is extended, up to the length of a snippet."""
     window = part.windows[number]
     if not request.is_for_model or not window.source_id:
         return window
@@ -198,7 +200,7 @@ def _label(part: Part, number: int) -> str:
 
 
 class _ShownWindow(NamedTuple):
-    """A window that a search shows, with its message and part."""
+    """A window to show, with its message and part."""
 
     part: Part
     message: IndexedMessage
@@ -206,15 +208,15 @@ class _ShownWindow(NamedTuple):
 
     @property
     def text(self) -> str | None:
-        """Return the text that the window is cut from; None if it has to be read."""
+        """Return the text that contains the window; None if it has to be read."""
         return self.part.texts.get((self.window.message, self.window.text))
 
 
 class _WindowTexts:
     """Texts of one conversation, each read once.
 
-    Those of the unsealed end of the log are in memory. Others are read as ranges of payloads, one command for each
-    append, or with their entries, one command for all.
+    Texts of entries without a segment are in memory. Others are read as ranges of payloads, with one command for each
+    append, or with their entries, with one command for all.
     """
 
     def __init__(self, reader: LogReader, logs: LogParts, cached: CachedConversation) -> None:
@@ -225,7 +227,7 @@ class _WindowTexts:
         self._rows: dict[int, StoredMessageRow] = {}
 
     async def read(self, shown: Iterable[_ShownWindow]) -> None:
-        """Read what the texts of some windows need."""
+        """Read the texts of some windows."""
         ranges = dict[_Range, None]()
         firsts = set[int]()
         for window in shown:
@@ -258,7 +260,7 @@ class _WindowTexts:
 
 
 def _range_of(shown: _ShownWindow) -> _Range | None:
-    """Return the range of the payload that has the text of a window; None if its entry has it."""
+    """Return the range of the payload with the text of a window; None if the entry has the text."""
     _, message, window = shown
     if message.payload and window.payload_start >= 0:
         return (

@@ -1,4 +1,4 @@
-"""Verification of stored data: checks it for damage and repairs everything that can be derived from the log.
+"""Verification of stored data: check it for damage and repair everything that can be derived from the log.
 
 Floor 4. `store.verify` calls it. There is one module for each kind of document; `verifier` walks the database.
 """

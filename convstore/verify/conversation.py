@@ -1,7 +1,8 @@
-"""Checks one conversation: its log, its head, its state, its annotations and its search segments.
+"""Check one conversation: its log, its head, its state, its annotations and its search segments.
 
-Findings are reported only if the conversation still exists afterwards, because one that is deleted meanwhile has holes
-everywhere. Documents younger than the longest append are not reported, because they may belong to an append in flight.
+Findings are reported only if the conversation still exists afterwards, because a conversation that is deleted meanwhile
+lacks documents everywhere. Documents younger than the longest append are not reported, because they may belong to an
+append in flight.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class ConversationCheck:
         findings.add(self.subject)
 
     async def _replaced_findings(self) -> list[Finding]:
-        """Return the breaks of a log that another repair replaced meanwhile; all else may come from that."""
+        """Return the breaks of a log that another repair replaced meanwhile; it may have caused the other findings."""
         now = await self.subject.inspection.head(str(self.head["_id"]))
         if now is None:
             return []
@@ -95,9 +96,9 @@ class ConversationCheck:
         return check
 
     async def _repaired_log(self, check: LogCheck) -> LogCheck:
-        """Replace the log by a copy of what is left of it, and return the check of the copy.
+        """Replace the log by a copy of its remaining entries, and return the check of the copy.
 
-        Nothing is replaced if that check finds a break, or if another repair was first.
+        The log is not replaced if that check finds a break, or if another repair was first.
         """
         made = await self._copied(check)
         if made is None:
@@ -118,7 +119,7 @@ class ConversationCheck:
         return again
 
     async def _copied(self, check: LogCheck) -> Repaired | None:
-        """Return a copy of what is left of the log; None if it cannot be made, which the findings say."""
+        """Return a copy of the remaining entries of the log; None, with findings, if that is impossible."""
         try:
             made = await self.repairer.copy(
                 self.head, self._state, sound_through=check.sound_through or 0
@@ -132,9 +133,9 @@ class ConversationCheck:
         return made
 
     async def _with_numbers(self, check: LogCheck) -> LogCheck:
-        """Reserve numbers that children have and whose reservation the log lost; return the check with the new end.
+        """Reserve again the numbers of children whose reservation the log lost; return the check with the new tail.
 
-        Without that the next source of the conversation would get the number of a child's source.
+        Else the next source of the conversation would get the number of a child's source.
         """
         through = lost_reservation(self._state or {}, through=check.tail.sources_through)
         is_whole = check.is_readable and not check.is_damaged
@@ -168,7 +169,7 @@ class ConversationCheck:
 
 
 def _mark_breaks(check: LogCheck, *, problem: str = "", **outcome: Any) -> None:
-    """Say of the breaks in a log what became of them."""
+    """Set the outcome of a repair on the findings of breaks in a log."""
     found = check.subject.findings
     for index, finding in enumerate(found):
         if finding.kind in _BREAKS:
@@ -180,7 +181,8 @@ def _mark_breaks(check: LogCheck, *, problem: str = "", **outcome: Any) -> None:
 async def _check_annotations(subject: Subject, check: LogCheck) -> None:
     """Check that annotations can be read and belong to a message.
 
-    A repair removes those beyond the end of a log that is whole: the next message to get the ordinal would get them.
+    A repair removes annotations beyond the end of an undamaged log, because the next message with that ordinal would
+    get them.
     """
     last = check.tail.messages
     async with aclosing(subject.stored_in(ANNOTATIONS)) as documents:
@@ -198,13 +200,13 @@ async def _check_annotations(subject: Subject, check: LogCheck) -> None:
             except Exception as error:  # noqa: BLE001 - damage may raise anything; go on
                 subject.report("damaged", ANNOTATIONS, key, getattr(error, "problem", repr(error)))
                 continue
-            # A young one may belong to a message that was appended after the log was checked.
+            # A recent one may belong to a message that was appended after the log was checked.
             if ordinal < 1 or (ordinal > last and subject.is_old(at)):
                 await _report_annotation(subject, check, key)
 
 
 async def _report_annotation(subject: Subject, check: LogCheck, key: str) -> None:
-    """Report an annotation without a message, and remove it if asked to and the log is whole."""
+    """Report an annotation without a message; a repair removes it if the log is not damaged."""
     is_whole = check.sound_through is None and not check.is_damaged
     removed = 0
     if is_whole and subject.repair:
@@ -216,7 +218,7 @@ async def _report_annotation(subject: Subject, check: LogCheck, key: str) -> Non
 
 
 async def _check_draft(subject: Subject) -> None:
-    """Check that a draft can be read; a repair removes one that cannot, as no read shows it. A newer one stays."""
+    """Check that a draft can be read; a repair removes a damaged one. A newer one is ignored."""
     async with aclosing(subject.stored_in(DRAFTS)) as documents:
         async for document in documents:
             try:
@@ -231,7 +233,7 @@ async def _check_draft(subject: Subject) -> None:
 
 
 def _check_application_state(subject: Subject, document: Document) -> None:
-    """Raise any error if the state that the application keeps is damaged."""
+    """Raise any error if the application's state is damaged."""
     _, text = state_in(document)
     _check_fields(document, _STATE_FIELDS)
     subject.codec.decode(text)
@@ -240,7 +242,7 @@ def _check_application_state(subject: Subject, document: Document) -> None:
 
 def _check_fields(document: Document, fields: set[str]) -> None:
     if unknown := document.keys() - fields:
-        raise ValueError(f"nothing reads its field {min(unknown)!r}")
+        raise ValueError(f"its field {min(unknown)!r} is unknown")
 
 
 def _annotation(subject: Subject, document: Document) -> tuple[int, datetime]:

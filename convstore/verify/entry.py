@@ -1,7 +1,7 @@
-"""Checks that a stored entry is what an append after the previous entry would have written.
+"""Check that a stored entry equals the entry that an append after the previous one would have written.
 
-All redundant fields, and all fields that follow from the previous entry, are computed again and compared. Descriptions
-of problems never contain text of messages.
+All redundant fields, and all fields that follow from the previous entry, are recomputed and compared. Descriptions of
+problems never contain text of messages.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def check_entry(
 ) -> tuple[list[Problem], list[BaseMessage] | None]:
     """Check an entry by itself: messages, payloads, stubs and sources.
 
-    Returns the problems, and the decoded messages; None instead of the messages if one cannot be read. `payloads` are
-    those that could be read, by message id.
+    `payloads` are the readable payloads, by message id. Returns the problems, and the decoded messages, or None if a
+    message cannot be read.
     """
     problems: list[Problem] = []
     decoded: dict[str, BaseMessage] = {}
@@ -105,7 +105,7 @@ def check_totals(
 
 
 def _call_problems(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> list[Problem]:
-    """Return the results for which another call, or other arguments, are stored than those of the one they answer."""
+    """Return problems of results whose stored call or arguments are not those of the call that they answer."""
     running = RunningTotals(before, before.sources_through)
     numbered = zip(entry.messages, messages, strict=True)
     wrong = list[str]()
@@ -128,11 +128,11 @@ def _message_problems(codec: Codec, message: EntryMessage, appended: BaseMessage
     if tuple(result_ids(appended)) != message.calls:
         yield "the stored ids of its calls' results are wrong"
     if not _is_right_about_seen(message):
-        yield "what its model had seen is stored against its stamp"
+        yield "the stored ordinal that its model saw does not match its stamp"
     if is_paused(appended) != message.is_paused:
-        yield "it is marked as paused or not, against its content"
+        yield "its mark as paused does not match its content"
     if begins_with_reasoning(appended) != message.is_reasoning:
-        yield "it is marked as beginning with reasoning or not, against its content"
+        yield "its mark as beginning with reasoning does not match its content"
     if media_of(appended) != message.media:
         yield "the stored sizes of its images and files do not match its content"
     if isinstance(appended, ToolMessage):
@@ -140,13 +140,13 @@ def _message_problems(codec: Codec, message: EntryMessage, appended: BaseMessage
         if message.call != call or (appended.name and message.tool != appended.name):
             yield "the stored id or tool of the call that it answers is wrong"
     if has_failed(appended) != (message.is_failed != message.is_judged):
-        yield "it is marked as failed or not, against its content"
+        yield "its mark as failed does not match its content"
 
 
 def _is_right_about_seen(message: EntryMessage) -> bool:
-    """Return True if what the model of a message was shown is what its stamp says; without a stamp, it may be less.
+    """Return True if the ordinal that the model of a message saw matches its stamp; without a stamp, it may be lower.
 
-    An archive keeps what a model was shown also where it leaves the stamp out.
+    An archive without the stamp still has this ordinal.
     """
     if not message.is_reply:
         return message.saw == 0
@@ -158,7 +158,7 @@ def _is_right_about_seen(message: EntryMessage) -> bool:
 
 
 def _stub_problem(message: EntryMessage, appended: BaseMessage | None, entry: Entry) -> str:
-    """Return the problem of a stub, which must equal one made again from the message and its sources."""
+    """Return the problem of a stub, which must equal the stub recomputed from the message and its sources, or ""."""
     if appended is None:
         return ""
     if not isinstance(appended, ToolMessage):
@@ -174,7 +174,7 @@ def _stub_problem(message: EntryMessage, appended: BaseMessage | None, entry: En
 
 
 def _is_plain(content: Any) -> bool:
-    """Return True if blocks hold no values of other types, which a reader may not know."""
+    """Return True if blocks have only values of JSON; `verify` may not know other types."""
     try:
         json.dumps(content)
     except (TypeError, ValueError, RecursionError):
@@ -184,7 +184,7 @@ def _is_plain(content: Any) -> bool:
 
 @dataclass(slots=True)
 class RecentSources:
-    """The newest sources of a log, to check which of them name an earlier copy of their text.
+    """The newest sources of a log, to check the numbers that sources store for earlier copies of their text.
 
     Attributes:
         digests: Digests of sources, by number.
@@ -195,14 +195,14 @@ class RecentSources:
     entries: dict[bytes, int] = field(default_factory=dict)
 
     def check(self, entry: Entry) -> list[Problem]:
-        """Add the sources of the next entry; return those with a wrong number for their earlier copy."""
+        """Add the sources of the next entry; return problems for those with a wrong number for their earlier copy."""
         problems = []
         for source in entry.sources:
-            # Every writer knows the texts of the last entries; one that has run for long knows more.
+            # Every writer knows the texts of the last entries; a writer that has run for long may know more.
             was_shown = (
                 self.entries.pop(source.digest, -SHOWN_ENTRIES) >= entry.number - SHOWN_ENTRIES
             )
-            # A source with a number of its own, from a reservation, may be a copy of one with a higher number.
+            # A source with a reserved number may be a copy of a source with a higher number.
             known = self.digests.get(
                 earlier := source.earlier or 0, source.digest if earlier < source.id else b""
             )
@@ -244,7 +244,7 @@ def _source_problems(
 
 
 def _is_where_it_says(source: EntrySource, text: str | None, codec: Codec) -> bool:
-    """Return True if a source is at its stored position, as its columns say, with the text that its digest names."""
+    """Return True if a source is at its stored position, and matches its stored columns and its digest."""
     if text is None:
         return True
     place = source.place
@@ -263,7 +263,7 @@ def _is_where_it_says(source: EntrySource, text: str | None, codec: Codec) -> bo
 
 
 def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> Totals:
-    """Compute the totals after an entry; fields that may legitimately differ are taken from the stored ones."""
+    """Compute the totals after an entry; fields that may legitimately differ are taken from the stored totals."""
     stored = entry.totals
     made = totals_after(
         before, zip(entry.messages, messages, strict=True), at=entry.at, facts=entry.facts
@@ -284,21 +284,21 @@ def _expected(entry: Entry, messages: Sequence[BaseMessage], before: Totals) -> 
 
 
 def with_active(totals: Totals, entry: Entry, before: Totals) -> Totals:
-    """Return the expected totals of an entry with what `ActiveTotals` checks as stored."""
+    """Return the expected totals of an entry, with stored values for the fields that `ActiveTotals` checks."""
     event = EVENT.of(entry)
     if event is not None and event.variant:
         own = BRANCH.of(entry)
         is_in_progress = own is not None and not own.is_ended
-        # once it is shown or stopped, others may be left
-        left = entry.totals.turn if entry.totals.branched else 0
-        totals = replace(totals, branched=before.turn if is_in_progress else left)
+        # after this variant is shown or stopped, others may still be unfinished
+        others = entry.totals.turn if entry.totals.branched else 0
+        totals = replace(totals, branched=before.turn if is_in_progress else others)
     if entry.is_rewind:
         totals = replace(totals, branched=branched_after(entry, totals.branched))
         changed = {name: getattr(entry.totals, name) for name in ("rewind_entry", "whole_list")}
         return replace(continued(totals, entry.totals), **changed)
     if BRANCH.of(entry) is None:
         return totals
-    # it may have recounted all
+    # the writer may have recounted the whole log
     sizes = {name: getattr(totals, name) for name in ("tokens", "view_tokens", "counter")}
     return replace(continued(totals, before), **sizes)
 
@@ -306,9 +306,9 @@ def with_active(totals: Totals, entry: Entry, before: Totals) -> Totals:
 def branch_problem(
     entry: Entry, messages: Sequence[BaseMessage], known: dict[tuple[str, str], Totals]
 ) -> str:
-    """Compare the totals of a variant with those that follow from its last entry, in `known`; "" if they agree.
+    """Compare the totals of a variant with those that follow from its previous entry, in `known`; "" if they agree.
 
-    Those of its first entry are compared by `ActiveTotals`, once it becomes active.
+    The totals of its first entry are checked by `ActiveTotals` when the variant becomes active.
     """
     event = EVENT.of(entry)
     stored = own_totals(entry)

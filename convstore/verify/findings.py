@@ -1,4 +1,4 @@
-"""Collects the findings of a verification, and reads the documents to check page by page.
+"""Collect the findings of a verification, and read the documents to check page by page.
 
 Every check takes a `Subject`, the conversation to check, and reports to it.
 """
@@ -23,17 +23,20 @@ _IN_FLIGHT = timedelta(minutes=2)
 ORPHAN_AGE = timedelta(hours=24)
 """Younger documents may belong to an append in flight, or to an administrator's investigation."""
 
+CLOCKS_DIFFER = timedelta(hours=1)
+"""Tolerated difference between the clocks of two writers, such as those of a head and of its last entry."""
+
 
 def problem_of(error: Exception) -> str:
-    """Return what an error says of a document, without its advice, which is to run the check that reports it."""
+    """Return the problem in an error about a document, without its advice, which is to run this check."""
     return error.problem if isinstance(error, CorruptDocumentError) else str(error)
 
 
 @dataclass(slots=True)
 class Subject:
-    """One conversation to check, and what was found in it; `codec` also decodes values of unknown types.
+    """One conversation to check, and its findings; `codec` also decodes values of unknown types.
 
-    `checked` counts documents under the names that they have in a `VerifyReport`.
+    `checked` counts documents under their names in a `VerifyReport`.
     """
 
     conversation: str
@@ -47,18 +50,18 @@ class Subject:
     def report(
         self, kind: str, collection: str, document_id: str, problem: str, **outcome: Any
     ) -> None:
-        """Add a finding; `outcome` has its fields that say whether it can be repaired, and what is lost."""
+        """Add a finding; `outcome` has its further fields, such as `repairable`, `repaired` and lost ids."""
         where: dict[str, Any] = {"collection": collection, "document_id": document_id, **outcome}
         self.findings.append(
             Finding(kind=kind, problem=problem, conversation=self.conversation, **where)
         )
 
     def is_old(self, moment: datetime | None) -> bool:
-        """Return True if no append that was in flight at a time can still be."""
+        """Return True if all appends that were in flight at a time must have ended."""
         return moment is None or self.now - moment > _IN_FLIGHT
 
     def stored_in(self, collection: str) -> AsyncGenerator[Document, None]:
-        """Yield its documents in a collection other than the log."""
+        """Yield the conversation's documents in a collection other than the log."""
         return each_of(self.inspection.documents_of, collection, self.conversation)
 
 
@@ -76,7 +79,7 @@ class Findings:
     def report(
         self, kind: str, collection: str, document_id: str, problem: str, **more: Any
     ) -> None:
-        """Add a finding; `more` is its conversation, if it belongs to one, and `repairable` and `repaired`."""
+        """Add a finding; `more` has its further fields: `conversation`, `repairable` and `repaired`."""
         self._add(
             Finding(
                 kind=kind, collection=collection, document_id=document_id, problem=problem, **more
@@ -98,7 +101,7 @@ class Findings:
             self._first.append(finding)
 
     def result(self, *, listed: bool = True) -> VerifyReport:
-        """Return the report so far, without the findings themselves if not `listed`."""
+        """Return the report so far; if `listed` is false, without the findings themselves."""
         first = tuple(self._first) if listed else ()
         return VerifyReport(
             **self._checked, findings=first, counts=dict(self._counts), left=self._unrepaired

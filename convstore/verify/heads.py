@@ -1,4 +1,4 @@
-"""Checks the head of one conversation against its log.
+"""Check the head of one conversation against its log.
 
 A head that seems wrong is read again, because a writer may have refreshed it meanwhile.
 """
@@ -6,7 +6,7 @@ A head that seems wrong is read again, because a writer may have refreshed it me
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from convstore.exceptions import CorruptDocumentError, StoreError
@@ -15,15 +15,12 @@ from convstore.mongo.heads import Head, creation, head_from
 from convstore.mongo.keys import HEADS, first_id, head_id, parent_id
 from convstore.runtime.head_refresh import REFRESH_AFTER
 from convstore.values.scope import parent_scope
-from convstore.verify.findings import Subject, problem_of
+from convstore.verify.findings import CLOCKS_DIFFER, Subject, problem_of
 from convstore.verify.log import LogCheck
-
-_CLOCKS_DIFFER = timedelta(hours=1)
-"""The writer of a head may not be that of the entry."""
 
 
 def read_head(document: Document) -> tuple[Head | None, str]:
-    """Return the head, or None and why it cannot be read."""
+    """Return the head, or None and the reason why it cannot be read."""
     try:
         return head_from(document), ""
     except CorruptDocumentError as error:
@@ -31,7 +28,7 @@ def read_head(document: Document) -> tuple[Head | None, str]:
 
 
 async def check_head(subject: Subject, document: Document, check: LogCheck) -> None:
-    """Compare a head with the log, report the differences and repair what follows from the log."""
+    """Compare a head with the log, report differences, and repair fields that follow from the log."""
     head, problem = read_head(document)
     if head is None:
         await _repair(subject, document, "head", problem, _rebuilt(subject, document, check))
@@ -55,43 +52,45 @@ def _difference(
         written = max(head.written_at, tail.updated_at or head.written_at)
         return "head_entry", lost, {"entry": [tail.entries, tail.link], "written_at": written}
     entry = check.kept.get(head.entry.number)
-    if entry and head.written_at < entry.at - _CLOCKS_DIFFER:
+    if entry and head.written_at < entry.at - CLOCKS_DIFFER:
         problem = (
-            "it says that it was written before the entry that it names, "
-            "so pruning may delete it too soon"
+            "its date is before that of the entry that it names, so pruning may delete the "
+            "conversation too early"
         )
         return "head_date", problem, {"written_at": max(subject.now, entry.at)}
     if ahead := _ahead(subject, head, check):
         problem = (
-            "it has a date in the future, so listings show it too far up, "
+            "it has a date in the future, so listings show the conversation too early, "
             "or pruning keeps it too long"
         )
         return "head_date", problem, ahead
     if _is_late(subject, head, check):
-        problem = "its date is older than the last entry, so listings show it too far down"
+        problem = (
+            "its date is older than the last entry, so listings show the conversation too late"
+        )
         return "head_behind", problem, {"updated_at": tail.updated_at}
     return None
 
 
 async def _check_parent(subject: Subject, document: Document, head: Head) -> None:
-    """Check that a child names its parent, and that this knows of children: else it is deleted without them."""
+    """Check that a child names its parent, and that the parent is marked: else it is deleted without its children."""
     parent = parent_id(head.conversation)
     if document.get("parent", "") != parent:
-        problem = "it does not name the conversation above it, whose deletion would leave it behind"
+        problem = "it does not name its parent, so a deletion of the parent would not include it"
         await _repair(subject, document, "head", problem, {"parent": parent} if parent else None)
     if (outer := parent_scope(head.scope)) is None:
         return
     above = await subject.inspection.head(head_id(outer, parent_id(parent)))
     if above and first_id(str(above.get("conversation"))) == parent and "has_children" not in above:
-        await _repair(
-            subject, above, "head", "it does not know of the child below it", {"has_children": True}
-        )
+        problem = "it is not marked as having a child, so its deletion would not include the child"
+        await _repair(subject, above, "head", problem, {"has_children": True})
 
 
 def _lost(subject: Subject, head: Head, check: LogCheck) -> str:
-    """Return how the log lacks the entry that the head names, "" if it has it, or a writer may be about to insert it.
+    """Return the problem if the log lacks the entry that the head names, else "".
 
-    A log that cannot be read whole is reported by itself.
+    A recent head is not reported, because a writer may insert the entry at this moment. Damage of the log is reported
+    separately.
     """
     if not subject.is_old(head.written_at) or check.is_damaged:
         return ""
@@ -109,7 +108,7 @@ def _lost(subject: Subject, head: Head, check: LogCheck) -> str:
 
 
 def _is_late(subject: Subject, head: Head, check: LogCheck) -> bool:
-    """Return True if the writer of the last entry ended before it refreshed the head."""
+    """Return True if the head was not refreshed after the last entry, because its writer ended before."""
     written = check.tail.updated_at
     return (
         written is not None
@@ -119,9 +118,9 @@ def _is_late(subject: Subject, head: Head, check: LogCheck) -> bool:
 
 
 def _ahead(subject: Subject, head: Head, check: LogCheck) -> dict[str, datetime]:
-    """Return the dates of a head that are later than now and than its last entry, with those that they should be."""
+    """Return the corrected values of dates of a head that are later than now and than its last entry."""
     written = check.tail.updated_at or subject.now
-    latest = max(subject.now, written) + _CLOCKS_DIFFER
+    latest = max(subject.now, written) + CLOCKS_DIFFER
     dates = {"updated_at": (head.updated_at, written), "written_at": (head.written_at, subject.now)}
     return {name: right for name, (date, right) in dates.items() if date > latest}
 
@@ -129,7 +128,7 @@ def _ahead(subject: Subject, head: Head, check: LogCheck) -> dict[str, datetime]
 async def _repair(
     subject: Subject, document: Document, kind: str, problem: str, changes: Mapping[str, Any] | None
 ) -> None:
-    """Report a problem of the head, and repair it if asked to and the head is as it was read."""
+    """Report a problem of the head; a repair changes it unless the head changed since it was read."""
     repaired = False
     if changes and subject.repair:
         repaired = await subject.inspection.set_head(document, changes)
@@ -139,7 +138,7 @@ async def _repair(
 
 
 def _rebuilt(subject: Subject, document: Document, check: LogCheck) -> dict[str, Any] | None:
-    """Return the fields of a damaged head that follow from the log; None if they do not repair it."""
+    """Return the fields of a damaged head that follow from the log; None if the head stays damaged with them."""
     written = max(subject.now, check.tail.updated_at or subject.now)
     changes: dict[str, Any] = {
         "entry": [check.tail.entries, check.tail.link],

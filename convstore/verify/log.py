@@ -1,7 +1,7 @@
-"""Checks the log of one conversation for damage.
+"""Check the log of one conversation for damage.
 
-It makes one pass over the entries, in batches, with the payload chunks they refer to. Memory use does not grow with the
-conversation.
+The check makes one pass over the entries, in batches, with the payload chunks that they refer to. Memory use does not
+grow with the conversation.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class LogCheck:
         wanted: Numbers of entries to keep in `kept`.
         tail: The totals of the last entry that could be read.
         is_damaged: True if an entry is missing or unreadable, so that its references are unknown.
-        sound_through: Number of the last entry before the first one that is missing, or does not follow it; None if all
-            entries follow each other.
+        sound_through: Number of the last entry before the first break: an entry that is missing or names another
+            predecessor; None if there is no break.
         is_readable: True if all existing entries could be read.
         active: The active messages as of the last entry, and their sums.
     """
@@ -135,7 +135,7 @@ class LogCheck:
         self._missing = ()
 
     def _report_break(self, kind: str, key: str, problem: str, entry: Entry) -> None:
-        """Report that entries before an entry are lost, with the ordinals and source ids that no entry has."""
+        """Report that entries before an entry are lost, with the lost ordinals and source ids."""
         if self.sound_through is None:
             self.sound_through = self.tail.entries
         ordinals = _between(self.tail.messages, entry.first)
@@ -166,7 +166,7 @@ class LogCheck:
         self._expect_anything()
 
     def _expect_anything(self) -> None:
-        """Make the next entry unchecked against its predecessor, which cannot be read."""
+        """Do not compare the next entry with its predecessor, which cannot be read."""
         self._expect_any_totals()
         self.is_damaged = True
 
@@ -191,14 +191,14 @@ class LogCheck:
             self._report(kind, key, text)
 
     def _turn_problems(self, entry: Entry) -> list[Problem]:
-        """Return the messages of an entry whose turn is no question of the log up to them."""
+        """Return problems of messages whose turn is not the ordinal of an earlier question."""
         problems = list[Problem]()
         for message in entry.messages:
             if message.begins_turn and message.type == "human":
                 self._questions.add(message.ordinal)
             elif message.turn and message.turn not in self._questions and not self.is_damaged:
                 problems.append(
-                    ("message", f"message {message.id!r}: its turn is no question before it")
+                    ("message", f"message {message.id!r}: its turn is not an earlier question")
                 )
         return problems
 
@@ -240,7 +240,7 @@ class LogCheck:
         return whole
 
     async def _stored_chunk(self, key: str) -> Document | None:
-        """Return a chunk as it is stored, None if it is missing; those after it are read along with it."""
+        """Return a chunk as it is stored, None if it is missing; the chunks after it are read with the same command."""
         if key not in self._chunks:
             self._chunks = await self.subject.inspection.chunks(
                 self.subject.conversation, start=key, limit=_CHUNKS_AT_ONCE
@@ -256,14 +256,14 @@ class LogCheck:
         self.subject.checked["payload_chunks"] += 1
         try:
             if document.get("conversation") != self.subject.conversation:
-                raise TypeError("the field `conversation` names another one")
+                raise TypeError("the field `conversation` names another conversation")
             return decompress(document.get("data"), characters=characters)  # type: ignore[arg-type]
         except (TypeError, ValueError) as error:
             self._report("checksum", key, f"{where}: {error}")
             return None
 
     async def _orphans(self, keys: Sequence[str], *, is_whole: bool) -> None:
-        """Report chunks left by interrupted appends, once they are old enough; repair a whole log."""
+        """Report old chunks of interrupted appends; a repair removes them if the log is not damaged."""
         for token, group in groupby(keys, token_of):  # keys are in order
             age = age_of(token, self.subject.now)
             if token in self._tokens or (age is not None and age <= ORPHAN_AGE):
@@ -283,7 +283,7 @@ class LogCheck:
 
 
 def _between(last: int, following: int) -> tuple[int, int] | None:
-    """Return the first and the last number between two numbers, None without any."""
+    """Return the first and the last number between two numbers, None if there is none."""
     return (last + 1, following - 1) if following > last + 1 else None
 
 
@@ -302,7 +302,7 @@ def token_of(key: str) -> str:
 
 
 def _tokens_in(document: Document) -> set[str]:
-    """Return the payload tokens in an entry's messages and facts, as far as they can be read."""
+    """Return the readable payload tokens in an entry's messages and facts."""
     messages = document.get("messages")
     rows = messages if isinstance(messages, list) else []
     payloads = [message.get("payload") for message in rows if isinstance(message, Mapping)]

@@ -1,9 +1,9 @@
-"""Repair a log that lost entries, as after a backup was restored under running processes: copy what is left of it.
+"""Repair a log that lost entries, as after a backup was restored under running processes: copy the remaining entries.
 
-The copy has an id of its own, and nobody finds it before the head names it. Until then it has a tombstone, by which a
-sweep removes it if the repair is killed. Then one update of the head replaces the log, unless a sweep gave the copy up
-or another repair began. The log stays for 30 days. Writers that have its id cached may append to it for a few seconds:
-their entries are moved at once and by the sweeps of the log.
+The copy has its own id and cannot be found before the head names it. Until then it has a tombstone, so that a sweep
+removes it if the repair is killed. Then one update of the head replaces the log, unless a sweep abandoned the copy or
+another repair began. The replaced log is kept for 30 days. Writers with a cached id may append to it for some more
+seconds: their entries are moved at once and by the sweeps of the log.
 """
 
 from __future__ import annotations
@@ -34,33 +34,30 @@ from convstore.mongo.number_pools import lost_reservation
 from convstore.mongo.state_documents import current_summary, state_from
 from convstore.mongo.tombstones import Tombstones
 from convstore.mongo.versions import is_newer
-from convstore.runtime.background import SETTLE_SECONDS
-from convstore.runtime.clock import APPEND_SECONDS, ID_LIFETIME
+from convstore.runtime.clock import APPENDS_END_AFTER
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.retrying import until_written
 from convstore.runtime.threads import characters_of, payload_characters, run_in_thread_if_long
+from convstore.verify.findings import CLOCKS_DIFFER
 
 _SWEEP_AFTER = timedelta(hours=1)
-"""Time after which the copy of a repair that was killed is removed."""
-
-_MOVE_AFTER = timedelta(seconds=APPEND_SECONDS + SETTLE_SECONDS + ID_LIFETIME + 5)
-"""Delay after which every append that a process with the old id began has ended."""
+"""Time after which the copy of a killed repair is removed."""
 
 _ROOM = 1_000
-"""Source ids that the copy leaves to late writers, who number their sources as the log says.
+"""Source ids that the copy reserves for late writers, who continue the numbers of the replaced log.
 
-An entry with more is not moved: a number that a model was shown never changes. It is gone with the log, after 30 days.
+An entry with more sources is not moved, because a number that a model has seen never changes. It is deleted with the
+replaced log after 30 days.
 """
 
 _CHARACTERS_AT_ONCE = 4_000_000
-_CLOCKS_DIFFER = timedelta(hours=1)
 _EVER = datetime.min.replace(tzinfo=UTC)
 _LOGGER = logging.getLogger("convstore")
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """A copy that no head names yet: its id, its last totals, and the number of entries of the log that it follows."""
+    """A copy without a head: its id, its last totals, and the number of entries of the log that it was made from."""
 
     target: str
     tail: Totals
@@ -80,9 +77,9 @@ class Repairer:
     async def copy(
         self, head: Document, state: Document | None, *, sound_through: int
     ) -> Repaired | None:
-        """Copy what is left of the log of a head; None if it has another log now.
+        """Copy the remaining entries of the log of a head; None if the head has another log now.
 
-        Up to `sound_through` the entries follow each other, and are copied as they are.
+        The entries up to `sound_through` have no break and are copied unchanged.
         """
         source = head["conversation"]
         target = repaired_id(head["conversation"], secrets.token_hex(12))
@@ -108,7 +105,10 @@ class Repairer:
         return Repaired(target, copy.tail, copy.matched)
 
     async def replace(self, head: Document, made: Repaired) -> bool:
-        """Let a head name the copy of its log, and move what came late; False if another repair or an end was first."""
+        """Replace the log of a head by its copy, and move late entries.
+
+        Returns False if a deletion or another repair was first.
+        """
         if not await self.tombstones.keep_copy(made.target, sweep_after=_SWEEP_AFTER):
             return False
         tombstone = await self.tombstones.replace_log(
@@ -117,7 +117,7 @@ class Repairer:
             entry=EntryRef(made.tail.entries, made.tail.link),
             entries=made.entries,
             at=self.ends.reader.clock.undated(),
-            sweep_after=_MOVE_AFTER,
+            sweep_after=APPENDS_END_AFTER,
         )
         if tombstone is None:
             return False
@@ -127,7 +127,7 @@ class Repairer:
         return True
 
     async def reserve(self, conversation: str, tail: Totals, through: int) -> Entry | None:
-        """Reserve the source ids up to one that children have; None if another writer appended first."""
+        """Reserve all source ids up to `through`, which children use; None if another writer appended first."""
         made = self._reservation(tail, through)
         try:
             await self.ends.reader.log.insert(conversation, [made])
@@ -136,7 +136,7 @@ class Repairer:
         return made
 
     def _reservation(self, tail: Totals, through: int) -> Entry:
-        """Return an entry with the date of the one before it: a repair is no use of a conversation."""
+        """Return an entry with the date of the last one, because a repair does not count as use of the conversation."""
         clock = self.ends.reader.clock
         return reservation(tail, through, at=tail.updated_at or clock.now(), link=clock.link())
 
@@ -146,35 +146,37 @@ class Repairer:
             await self.tombstones.clear(made.target)
 
     async def move_late(self, tombstone: Document) -> None:
-        """Move what came late to a replaced log to the one that the conversation has now.
+        """Move late entries and annotations of a replaced log to the current log of the conversation.
 
-        If one of them is damaged, or was written by a newer convstore, the rest stays in the log that was replaced.
+        If a document is damaged, or was written by a newer convstore, the rest is not moved.
         """
         source = tombstone["conversation"]
         target = await self.tombstones.current(tombstone)
         if not target:
             return
-        # so that loads that have the id cached look for the head
+        # so that loads with a cached id read the head
         await self.ends.states.remove(source)
         try:
             await until_written(partial(self._move_late, tombstone, source, target), SlotTaken)
         except (CorruptDocumentError, SchemaVersionError) as error:
-            _LOGGER.warning("what came late to %s was not moved to %s: %s", source, target, error)
+            _LOGGER.warning("late entries of %s were not moved to %s: %s", source, target, error)
 
     async def _move_late(self, tombstone: Document, source: str, target: str) -> None:
-        """Append to a log, to which others append too, what it lacks of one that it replaced.
+        """Append the missing entries of a replaced log to the current log, to which other writers append, too.
 
         Raises:
-            SlotTaken: Another writer was faster; what was appended before is found by its links.
+            SlotTaken: Another writer took a number. The next attempt finds appended entries by their links.
         """
-        since = tombstone["at"].replace(tzinfo=UTC) - _CLOCKS_DIFFER
+        since = tombstone["at"].replace(tzinfo=UTC) - CLOCKS_DIFFER
         entries, _ = await self.ends.reader.log.count(source)
         if entries == tombstone["entries"] and not await self.copies.has_annotations(
             source, since=since
         ):
             return
         copy = LogCopy(self.codec)
-        with suppress(CorruptDocumentError):  # else the stamps of late answers name no summary
+        with suppress(
+            CorruptDocumentError
+        ):  # without them stamps of late replies lose their summaries
             copy.summaries = frozenset(await self.ends.summaries.all(target))
         async with aclosing(self._batches(source, "")) as batches:
             async for batch in batches:
@@ -186,7 +188,7 @@ class Repairer:
     async def _follow(
         self, source: str, target: str, copy: LogCopy, entries: Sequence[Entry]
     ) -> None:
-        """Append to the copy what it lacks of the next entries of the log. At most four commands."""
+        """Append the next entries of the log that the copy lacks. At most four commands."""
         missing = [entry for entry in entries if not copy.has(entry)]
         payloads = await self._copy_chunks(source, target, missing)
         messages = [message for entry in missing for message in entry.messages]
@@ -203,7 +205,7 @@ class Repairer:
         return await self._payloads(source, stored)
 
     async def _payloads(self, source: str, messages: Sequence[EntryMessage]) -> dict[str, str]:
-        """Return the payloads of messages by id, without those that are damaged, which was reported."""
+        """Return the payloads of messages by id; damaged ones, which the check has reported, are left out."""
         refs = [message.payload for message in messages if message.payload]
         if not refs:
             return {}
@@ -221,9 +223,9 @@ class Repairer:
     async def _copy_state(
         self, source: str, target: str, copy: LogCopy, document: Document | None
     ) -> None:
-        """Insert the state of the copy, with the summaries that cover no message after its last one.
+        """Insert the state of the copy, with the summaries that only cover messages of the copy.
 
-        It has no summaries if they or the state are damaged.
+        If a summary or the state is damaged, no summary is kept.
         """
         state = State(target, self.ends.reader.clock.now())
         kept = list[SummaryRecord]()
@@ -241,7 +243,7 @@ class Repairer:
     async def _entries(
         self, conversation: str, after: str, through: str = ""
     ) -> AsyncGenerator[Entry, None]:
-        """Yield the entries after a key and through another, also those that are appended meanwhile."""
+        """Yield the entries after a key and through another, including those that are appended meanwhile."""
         async with aclosing(self._batches(conversation, after, through)) as batches:
             async for batch in batches:
                 for entry in batch:
@@ -250,7 +252,7 @@ class Repairer:
     async def _batches(
         self, conversation: str, after: str, through: str = ""
     ) -> AsyncGenerator[list[Entry], None]:
-        """Yield the same entries, as many at a time as may be in memory with their payloads."""
+        """Yield the same entries in batches, which are limited by the size of their payloads."""
         while page := await self.inspection.entries(conversation, after=after, through=through):
             entries = map(entry_from, page)
             for batch in packed(entries, limit=_CHARACTERS_AT_ONCE, size=payload_characters):
@@ -261,7 +263,10 @@ class Repairer:
 def _following(
     copy: LogCopy, entries: Sequence[Entry], payloads: Mapping[str, str], source: str
 ) -> list[Entry]:
-    """Add to a copy what it lacks of the next entries of a log, as far as it has room; return the entries to write."""
+    """Add the next entries of a log that a copy lacks to the copy; return the entries to write.
+
+    Entries whose source ids the copy uses for other sources are logged and left out.
+    """
     following = list[Entry]()
     for entry in entries:
         made = None if copy.has(entry) else copy.follow(entry, payloads)

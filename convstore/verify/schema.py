@@ -1,4 +1,4 @@
-"""Checks collections, their options, their indexes and the migrations.
+"""Check collections, their options, their indexes and the migrations.
 
 Missing collections and indexes can be created again. Differences are only reported, because rebuilding an index may
 take hours and the operator must choose the time.
@@ -29,7 +29,7 @@ class SchemaCheck:
         self._indexes = indexes_for(migrator.scope_keys)
 
     async def run(self, findings: Findings) -> None:
-        """Check everything and create what is missing, if asked to."""
+        """Check everything; a repair runs missing migrations and creates missing collections and indexes."""
         await self._migrations(findings)
         if not self._inspection.is_real:
             return
@@ -41,16 +41,14 @@ class SchemaCheck:
             else:
                 await self._options(findings, collection, options[collection])
             indexes = list(dict.fromkeys([*own, *of_stored_keys[collection]]))
-            await self._look_at_indexes(
-                findings, collection, indexes, is_there=collection in options
-            )
+            await self._check_indexes(findings, collection, indexes, is_there=collection in options)
 
     async def _migrations(self, findings: Findings) -> None:
         records = await self._migrator.records()
         refused = ""
         for name in records.changed:
             findings.report(
-                "migration", MIGRATIONS, name, "it ran in another form than this version has"
+                "migration", MIGRATIONS, name, "it ran with another content than in this version"
             )
         if (pending := records.due()) and findings.repair:
             try:
@@ -92,7 +90,7 @@ class SchemaCheck:
             problem = f"it is compressed with {compressor}, not with zstd; {advice}"
             findings.report("options", collection, name, problem)
 
-    async def _look_at_indexes(
+    async def _check_indexes(
         self, findings: Findings, collection: str, indexes: Sequence[Index], *, is_there: bool
     ) -> None:
         found = await self._inspection.indexes(collection) if is_there else {}
@@ -132,7 +130,7 @@ class SchemaCheck:
 
 
 def _problems_of(collection: str, index: Mapping[str, Any]) -> dict[str, str]:
-    """Return what is wrong with an index whoever made it, by kind of the finding."""
+    """Return the problems of an index, by kind of finding, independent of who created it."""
     problems = {}
     if "expireAfterSeconds" in index:
         problems["index_expiring"] = (
@@ -148,5 +146,5 @@ def _problems_of(collection: str, index: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _is_by_conversation(index: Mapping[str, Any]) -> bool:
-    """Return True if an index has the conversation alone, ascending or hashed, and every document."""
+    """Return True if an index has only the conversation as its key, ascending or hashed, and is not partial."""
     return list(index["key"]) == ["conversation"] and "partialFilterExpression" not in index

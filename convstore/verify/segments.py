@@ -1,4 +1,4 @@
-"""Checks the search segments of one conversation: each is built again from the log and compared whole."""
+"""Check the search segments of one conversation: rebuild each from the log and compare it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from convstore.verify.findings import Subject
 
 
 class SearchIndex(Protocol):
-    """Interface that a verification needs of the room that makes segments; see `search.sealer`."""
+    """The methods of `search.sealer` that a verification needs; injected, because search is another use case."""
 
     async def seal(self, scope: Scope) -> None:
         """Build the segments that a conversation lacks."""
         ...
 
     async def is_right(self, scope: Scope, segment: StoredSegment) -> bool:
-        """Return True if the log gives this segment."""
+        """Return True if the segment rebuilt from the log equals this one."""
         ...
 
 
 async def check_segments(subject: Subject, scope: Scope, index: SearchIndex) -> None:
-    """Report segments that are damaged or not what the log gives; remove them and build them again if asked to.
+    """Report segments that are damaged or differ from those rebuilt from the log; a repair rebuilds them.
 
-    Those of other analyzers, which other versions made, are passed over. What the log's own damage touches is neither
-    compared with it nor built from it: searches read the log.
+    Segments of other analyzers, which other versions wrote, are skipped. Where the log itself is damaged, segments are
+    neither compared nor rebuilt; searches read the log.
     """
     damaged = []
     wrong_entries = [
@@ -51,7 +51,7 @@ async def check_segments(subject: Subject, scope: Scope, index: SearchIndex) -> 
     if damaged and subject.repair:
         await subject.inspection.remove(SEARCH, damaged)
         if not wrong_entries:
-            with suppress(CorruptDocumentError):  # of damage after the log was checked
+            with suppress(CorruptDocumentError):  # damage since the log was checked
                 await index.seal(scope)
 
 
@@ -68,4 +68,4 @@ async def _problem(
     is_comparable = scope and not any(low <= entry <= high for entry in wrong_entries)
     if not is_comparable or await index.is_right(scope, segment):
         return ""
-    return "it is not what the log gives"
+    return "it differs from the segment rebuilt from the log"

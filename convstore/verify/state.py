@@ -1,6 +1,6 @@
-"""Checks the state of one conversation and its summaries, and restores a state that was lost.
+"""Check the state of one conversation and its summaries, and restore a lost state.
 
-Everything in a state, but for an undone compaction, can be derived again from the log and the stored summaries.
+A state can be derived from the log and the stored summaries, except that a compaction was undone.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ from convstore.mongo.versions import is_newer
 from convstore.verify.findings import ORPHAN_AGE, Subject
 from convstore.verify.log import LogCheck
 
-_FIRST_ENTRIES = 20  # in which leading system messages are looked for
+_FIRST_ENTRIES = 20
+"""Number of entries that are searched for leading system messages."""
 
 
 @dataclass(slots=True)
 class StateCheck:
-    """Checks the state and the summaries of one conversation; `document` is the state as read before the log."""
+    """Checks the state and the summaries of one conversation; `document` is the state, read before the log."""
 
     subject: Subject
     document: Document | None
@@ -55,7 +56,7 @@ class StateCheck:
     async def run(self, check: LogCheck) -> None:
         """Check the state against the log and the summaries, and the summaries against the log.
 
-        Nothing is checked if a newer convstore wrote the state or a summary.
+        If a newer convstore wrote the state or a summary, they are not checked.
         """
         if self.document and is_newer(self.document, "state"):
             return
@@ -68,7 +69,7 @@ class StateCheck:
         self._check_places(records)
         if state is None:
             return
-        # Without all summaries it is not known which ones the state does not use.
+        # If some summaries cannot be read, unused ones cannot be determined.
         used = records if named is None or not is_whole else named
         for record in records.values():
             if record.token in used:
@@ -83,7 +84,7 @@ class StateCheck:
                 self._report_summary(record.token, problem)
 
     async def _summaries(self) -> tuple[dict[str, SummaryRecord], bool] | None:
-        """Return the summaries by token, and True if all can be read; None if a newer convstore wrote one."""
+        """Return the readable summaries by token, and True if all are readable; None if a newer convstore wrote one."""
         found = dict[str, SummaryRecord]()
         is_whole = True
         async with aclosing(self.subject.stored_in(SUMMARIES)) as documents:
@@ -96,7 +97,7 @@ class StateCheck:
                     is_whole = False
                     continue
                 self._digests[record.token] = record.digest
-                # Texts are dropped, because those of all summaries together may be large.
+                # Texts are dropped, because the texts of all summaries together may be large.
                 found[record.token] = replace(record, text="", messages=(), folded=(), results=())
         return found, is_whole
 
@@ -160,7 +161,7 @@ class StateCheck:
             return None
 
     def _compare(self, state: State, found: Mapping[str, SummaryRecord]) -> set[str] | None:
-        """Compare the state with the summaries; return the tokens of all that it refers to, None if that is unclear."""
+        """Compare the state with the summaries; return the tokens of those that it uses, None if that is unknown."""
         token, digest = current_summary(self.document or {})
         if token in found and digest != self._digests[token]:
             self._report_summary(token, "the copy of the current summary differs from it")
@@ -176,7 +177,7 @@ class StateCheck:
         return committed
 
     async def _unused(self, record: SummaryRecord) -> None:
-        """Report a summary that no document refers to, once it is old enough; remove it when repairing."""
+        """Report an old summary that no document refers to; a repair removes it."""
         subject = self.subject
         if subject.now - record.at > ORPHAN_AGE:
             key = summary_id(subject.conversation, record.token)
@@ -211,7 +212,7 @@ class StateCheck:
             if key in state.views and _is_of(check, state.views[key])
         }
         if len(valid) < len(stored):
-            await self._mend(
+            await self._replace_field(
                 "views", valid, "a stored record of views is damaged or does not match the log"
             )
         await self._check_moves()
@@ -219,7 +220,7 @@ class StateCheck:
             await self._check_system(state.system, check)
 
     async def _check_moves(self) -> None:
-        """Check the moves of records that are kept for past views without a stamp."""
+        """Check the moves of records, which are stored for past views without a stamp."""
         stored = (self.document or {}).get("moves") or {}
         sound = dict[str, Any]()
         for key in stored if isinstance(stored, Mapping) else ():
@@ -227,15 +228,17 @@ class StateCheck:
                 moves_in({"moves": stored}, key)
                 sound[key] = stored[key]
         if len(sound) < len(stored):
-            await self._mend("moves", sound, "the stored moves of a record of views are damaged")
+            await self._replace_field(
+                "moves", sound, "the stored moves of a record of views are damaged"
+            )
 
     async def _check_system(self, system: LeadingSystem | None, check: LogCheck) -> None:
-        """Compare the leading system messages with those of the log, unless no load uses them any more."""
+        """Compare the leading system messages with those of the log, unless loads ignore them because of a rewind."""
         found = None if check.is_damaged else await self._derived_system(check)
         if system is None or (found and system.gaps == found.gaps and not _is_same(system, found)):
             whole = system_document(found, self.subject.conversation) if found else None
-            await self._mend(
-                "system", whole, "its leading system messages are not those of the log"
+            await self._replace_field(
+                "system", whole, "its leading system messages differ from those of the log"
             )
 
     async def _derived_system(self, check: LogCheck) -> LeadingSystem | None:
@@ -258,7 +261,7 @@ class StateCheck:
         counters = {entry.totals.counter for entry in entries if entry.first <= found.through}
         return replace(found, counter=counters.pop()) if len(counters) == 1 else found
 
-    async def _mend(self, name: str, value: Any, problem: str) -> None:
+    async def _replace_field(self, name: str, value: Any, problem: str) -> None:
         subject = self.subject
         repaired = subject.repair and await subject.inspection.set_hint(
             self.document or {}, name, value
@@ -267,8 +270,8 @@ class StateCheck:
 
 
 def _is_same(system: LeadingSystem, other: LeadingSystem) -> bool:
-    """Return True if leading system messages are equal; sizes by two counters are not compared."""
-    left_out: dict[str, Any] = {"content_digest": b""}  # which views do not read
+    """Return True if leading system messages are equal; sizes by different counters are not compared."""
+    left_out: dict[str, Any] = {"content_digest": b""}  # not stored in states
     if system.counter != other.counter:
         left_out |= {"tokens": 0, "view_tokens": 0}
     pair = [[replace(message, **left_out) for message in each.messages] for each in (system, other)]
@@ -276,12 +279,12 @@ def _is_same(system: LeadingSystem, other: LeadingSystem) -> bool:
 
 
 def record_entries(state: Mapping[str, Any] | None) -> set[int]:
-    """Return the numbers of the entries that a state's records of views name."""
+    """Return the numbers of the entries in a state's records of views."""
     return {record.entry for record in views_in(state or {}).values()}
 
 
 def _is_of(check: LogCheck, record: ViewRecord) -> bool:
-    """Return True if the start in a record is a message of the entry that it names, or was restored to later."""
+    """Return True if the entry in a record contains the start, or is later than the log after a restore."""
     if record.start <= 1 or record.entry > check.tail.entries:
         return True
     entry = check.kept.get(record.entry)
@@ -289,7 +292,7 @@ def _is_of(check: LogCheck, record: ViewRecord) -> bool:
 
 
 def _misplaced(record: SummaryRecord, found: Mapping[str, SummaryRecord]) -> str:
-    """Return the problem of a summary compared with earlier ones, "" if it is sound."""
+    """Return the problem of a summary compared with earlier ones, or ""."""
     previous = found.get(record.previous)
     parent = found.get(record.parent)
     if (previous and record.version != previous.version + 1) or (
@@ -305,7 +308,7 @@ def _misplaced(record: SummaryRecord, found: Mapping[str, SummaryRecord]) -> str
 
 
 def _chain(found: Mapping[str, SummaryRecord], token: str) -> tuple[set[str], str]:
-    """Return the tokens of a summary and all earlier ones, and the first missing token, "" if all are there."""
+    """Return the tokens of a summary and of all earlier ones, and the first missing token, or ""."""
     chain: set[str] = set()
     while token and token not in chain:
         if token not in found:

@@ -1,7 +1,7 @@
-"""Checks a database for damage; see `ConversationStore.verify`.
+"""Check a database for damage; see `ConversationStore.verify`.
 
-Conversations are found by their heads and read one page at a time. Without a scope, it also looks for documents that no
-head refers to.
+Conversations are found by their heads and read one page at a time. Without a scope, documents without a head are
+checked, too.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _PARALLEL = 4
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """Checks a database, or the conversations of a part of a scope.
+    """Checks a database, or the conversations with some scope values.
 
-    `repairer` replaces logs that lost entries. `index` is the store's search index; `check_schema` raises an error in a
-    process that a migration excludes.
+    `repairer` replaces logs that lost entries. `index` is the store's search index. `check_schema` raises an error if a
+    migration excludes this process.
     """
 
     inspection: Inspection
@@ -59,7 +59,7 @@ class Verifier:
             after = str(heads[-1]["_id"])
         if not partial_scope:
             for collection in OF_CONVERSATIONS:
-                await self._strays(collection, findings)
+                await self._check_headless(collection, findings)
         return findings.result()
 
     async def _check(self, now: datetime, findings: Findings, head: Document) -> None:
@@ -71,18 +71,20 @@ class Verifier:
         except SchemaVersionError as error:
             findings.report("newer", HEADS, str(head["_id"]), str(error), conversation=conversation)
 
-    async def _strays(self, collection: str, findings: Findings) -> None:
-        """Report conversations that no head and no tombstone names."""
+    async def _check_headless(self, collection: str, findings: Findings) -> None:
+        """Report conversations with neither a head nor a tombstone."""
         conversation = await self.inspection.next_conversation(collection, "")
         while conversation is not None:
             if not await self.inspection.is_known(conversation):
-                await self._stray(collection, conversation, findings)
+                await self._report_headless(collection, conversation, findings)
             conversation = await self.inspection.next_conversation(collection, conversation)
 
-    async def _stray(self, collection: str, conversation: str, findings: Findings) -> None:
-        """Report a conversation without a head; remove leftovers of a deletion, but keep a log.
+    async def _report_headless(
+        self, collection: str, conversation: str, findings: Findings
+    ) -> None:
+        """Report a conversation without a head; a repair removes leftovers of a deletion.
 
-        A backup may restore the head of such a log.
+        A log with entries is kept, because a backup may restore its head.
         """
         has_entries = bool(await self.inspection.entries(conversation))
         keys = await self._leftovers(collection, conversation)
@@ -90,7 +92,7 @@ class Verifier:
             return
         if has_entries:
             text = (
-                "no head refers to this conversation, so nothing says whose it is; restore the "
+                "no head refers to this conversation, so its scope is unknown; restore the "
                 f"collection heads from a backup, or remove it: convstore erase {conversation}"
             )
             key = f"{conversation}:" if collection == LOG else conversation
@@ -119,7 +121,7 @@ class Verifier:
         return old
 
     async def _leftovers_in_log(self, conversation: str, now: datetime) -> list[str]:
-        """Return the keys of old chunks; with that of the state, which has no date, if there are only old ones."""
+        """Return the keys of old chunks; if there are no others, also the key of the state, which has no date."""
         keys = await self.inspection.chunk_keys(conversation)
         old = list[str]()
         for key in keys:

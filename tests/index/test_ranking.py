@@ -11,7 +11,7 @@ from steps import finish
 
 from convstore.index.part import IndexBuilder
 from convstore.index.ranking import ranked
-from convstore.index.texts import Text
+from convstore.index.texts import SearchableText
 from convstore.index.words import query_groups
 from convstore.log.entry import EntryMessage
 
@@ -30,7 +30,7 @@ def part_of(texts: list[str], first: int = 1) -> IndexBuilder:
         finish(
             builder.adding(
                 EntryMessage(ordinal, f"m{ordinal}", type_, "", b"", 1, 1),
-                [Text(text)],
+                [SearchableText(text)],
                 first=ordinal,
                 at=AT,
             )
@@ -65,7 +65,7 @@ def test_a_part_with_the_needed_terms_ranks_like_a_whole_one(texts: list[str], q
         finish(
             lean.adding(
                 EntryMessage(ordinal, f"m{ordinal}", type_, "", b"", 1, 1),
-                [Text(text)],
+                [SearchableText(text)],
                 first=ordinal,
                 at=AT,
             )

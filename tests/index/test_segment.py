@@ -16,7 +16,7 @@ from steps import finish
 from convstore.index.part import IndexBuilder
 from convstore.index.ranking import ranked
 from convstore.index.segment import Segment, merged, sections_of
-from convstore.index.texts import MAX_CHARACTERS, Text, cut_to_fit, without_copies
+from convstore.index.texts import MAX_CHARACTERS, SearchableText, cut_to_fit, without_copies
 from convstore.index.words import query_groups
 from convstore.log.entry import EntryMessage, PayloadRef
 from convstore.messages.compression import compress_bytes, decompress_bytes
@@ -29,7 +29,7 @@ WORDS = st.lists(
 
 
 TEXTS = st.builds(
-    Text,
+    SearchableText,
     WORDS.map(" ".join),
     start=st.integers(-1, 2**31),
     source_id=st.integers(0, 2**31),
@@ -47,7 +47,7 @@ MESSAGES = st.lists(
 
 
 def part_of(
-    messages: list[tuple[str, bool, list[Text]]], first: int = 1, in_entry: int = 1
+    messages: list[tuple[str, bool, list[SearchableText]]], first: int = 1, in_entry: int = 1
 ) -> IndexBuilder:
     """Return a part with some messages; the flag gives one a payload."""
     part = IndexBuilder()
@@ -96,7 +96,7 @@ def test_a_segment_is_its_part(messages: Any) -> None:
 
 
 @given(MESSAGES, st.integers(0, 8), st.integers(0, 8))
-@example([("tool", True, [Text("orca", start=-1, source_id=1)])] * 3, 1, 2)
+@example([("tool", True, [SearchableText("orca", start=-1, source_id=1)])] * 3, 1, 2)
 @examples(100)
 def test_merged_segments_are_one(messages: Any, first_cut: Any, second_cut: Any) -> None:
     """Merging the segments of a log gives the segment of the whole log, however it was divided."""
@@ -130,7 +130,16 @@ def test_segments_rank_like_parts(messages: Any, query: Any, by_source: Any) -> 
 def test_a_rest_counts_only_terms_that_its_message_has_nowhere_else() -> None:
     """The content of a result that repeats its sources does not count their words twice."""
     part = part_of(
-        [("tool", False, [Text("orca pod", source_id=1), Text("orca pod seals", is_rest=True)])]
+        [
+            (
+                "tool",
+                False,
+                [
+                    SearchableText("orca pod", source_id=1),
+                    SearchableText("orca pod seals", is_rest=True),
+                ],
+            )
+        ]
     )
     assert list(part.windows.lengths) == [2, 1]
 
@@ -141,7 +150,10 @@ def test_a_rest_counts_only_terms_that_its_message_has_nowhere_else() -> None:
 def test_a_copy_in_a_rest_is_not_split_again(escape: Any) -> None:
     """The copy of a source in a tool's own text is not indexed again, plain or as JSON."""
     source = 'Orcas "hunt"\ntogether in groups, they say in Zürich. ' * 3
-    texts = [Text(source, source_id=1), Text(f"1. {escape(source)} seals", is_rest=True)]
+    texts = [
+        SearchableText(source, source_id=1),
+        SearchableText(f"1. {escape(source)} seals", is_rest=True),
+    ]
     part = part_of([("tool", False, texts)])
     assert without_copies(texts[1], texts[:1]).replace('"', " ").split() == ["1.", "seals"]
     assert [(window.text, window.length) for window in part.windows][-1] == (1, 2)
@@ -150,7 +162,7 @@ def test_a_copy_in_a_rest_is_not_split_again(escape: Any) -> None:
 @pytest.mark.parametrize("section", ["terms", "postings", "windows", "details"])
 def test_a_damaged_section_is_an_error(section: str) -> None:
     """A checksum is in each section."""
-    sections = finish(sections_of(part_of([("human", False, [Text("orca")])])))
+    sections = finish(sections_of(part_of([("human", False, [SearchableText("orca")])])))
     damaged = sections[section][:-1] + bytes([sections[section][-1] ^ 1])
     with pytest.raises(ValueError, match="zstd"):
         contents(Segment({**sections, section: damaged}))
@@ -161,7 +173,7 @@ def test_the_largest_segment_of_any_texts_fits_into_a_document() -> None:
     """Random pairs of rare characters take the most space; the share of each grows a little less than the text."""
     dice = random.Random(1)
     text = "".join(chr(dice.randrange(0x20000, 0x40000 - 2)) for _ in range(50_000))
-    part = part_of([("human", False, [Text(text)])])
+    part = part_of([("human", False, [SearchableText(text)])])
     assert (
         MAX_CHARACTERS / len(text) * sum(map(len, finish(sections_of(part)).values())) < 16 * 2**20
     )
@@ -169,7 +181,11 @@ def test_the_largest_segment_of_any_texts_fits_into_a_document() -> None:
 
 def test_the_longest_texts_of_an_append_are_cut() -> None:
     """To one length, and only as far as needed."""
-    texts = [[Text("a" * 1_500_000), Text("b")], [], [Text("c" * 900_000), Text("d" * 400_000)]]
+    texts = [
+        [SearchableText("a" * 1_500_000), SearchableText("b")],
+        [],
+        [SearchableText("c" * 900_000), SearchableText("d" * 400_000)],
+    ]
     assert [[len(text.text) for text in parts] for parts in cut_to_fit(texts)] == [
         [799_999, 1],
         [],

@@ -15,7 +15,7 @@ from convstore.runtime.clock import Clock
 # appends of now are not in flight any more
 LATER = Clock(now=lambda: datetime.now(UTC) + timedelta(days=2))
 DAMAGE: dict[str, tuple[int, dict[str, Any]]] = {
-    "a turn that is no question": (1, {"messages.1.turn": 2}),
+    "a turn that is not a question": (1, {"messages.1.turn": 2}),
     "what a model saw": (1, {"messages.1.unseen": 1, "messages.1.stamp": None}),
     "another call that a result answers": (1, {"messages.2.answers": "0" * 32}),
     "other calls of a reply": (1, {"messages.1.calls": ["0" * 32]}),
@@ -69,4 +69,4 @@ async def test_only_a_message_of_a_person_is_a_question() -> None:
     await chat.append(AIMessage("By the way.", id="reply"))
     await database[LOG].update_one({"totals.entries": 2}, {"$set": {"messages.0.turn": 3}})
     problems = [finding.problem for finding in (await store.verify()).findings]
-    assert "message 'reply': its turn is no question before it" in problems
+    assert "message 'reply': its turn is not an earlier question" in problems
