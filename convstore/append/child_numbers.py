@@ -134,7 +134,7 @@ class ChildNumbers:
         """Return the root that was found if it is the root of the child.
 
         Raises:
-            Replaced: The scope has another root or none, because one of the two conversations was deleted.
+            Replaced: It is not the root of the child, because one of the two conversations was deleted.
         """
         if root is not None and first_id(root.conversation) == root_id(child.conversation):
             return root

@@ -77,9 +77,9 @@ def compose(
     sources = list[EntrySource]()
     stamp = batch.options.stamp
     request = None
-    asked = dict(questions)
+    ordinals = dict(questions)
     for ordinal, prepared in enumerate(batch.prepared, after.messages + 1):
-        known = _named_turn(batch, prepared, ordinal, asked)
+        known = _named_turn(batch, prepared, ordinal, ordinals)
         if known is None and prepared.stored.is_reply:
             known = _answered_turn(batch, messages, running.turn)
         result_id = _added_to(batch, prepared)
@@ -92,12 +92,12 @@ def compose(
             request = _stamp(prepared, stamp)
             stamp = None
         if message.begins_turn:
-            asked[message.id] = ordinal
+            ordinals[message.id] = ordinal
         running.add_size(message)
         messages.append(message)
         sources += prepared.sources
     _log_uncalled(messages)
-    facts = _facts(batch, asked, request, after)
+    facts = _facts(batch, ordinals, request, after)
     if batch.items:
         if after.link and not (messages or batch.reserve or facts):
             link = after.link
@@ -160,14 +160,14 @@ def _placed(item: PreparedItem, after: Totals, last_active: int) -> EntryItem:
 
 
 def _named_turn(
-    batch: Batch, prepared: PreparedMessage, ordinal: int, asked: Mapping[str, int]
+    batch: Batch, prepared: PreparedMessage, ordinal: int, ordinals: Mapping[str, int]
 ) -> int | None:
     """Return the turn that the writer names for a message; None to apply the rules of `log.assignment`."""
     if columns := batch.options.columns.get(prepared.stored.id):
         begins = columns.turn == prepared.stored.id and prepared.message.type == "human"
-        return ordinal if begins else asked.get(columns.turn, 0)
+        return ordinal if begins else ordinals.get(columns.turn, 0)
     named = batch.options.question
-    return asked.get(named) if named else None
+    return ordinals.get(named) if named else None
 
 
 def _answered_turn(batch: Batch, before: Sequence[EntryMessage], newest: int) -> int | None:
@@ -284,12 +284,12 @@ def _set_result(
 def _error_of(prepared: PreparedMessage, given: ToolMessage, batch: Batch, tool: str) -> str | None:
     """Return the error text of a failed result, else None; an archive decides first, then the application's judge."""
     columns = batch.options.columns.get(prepared.stored.id)
-    said = columns.is_failed if columns else None
-    if said is None:
-        said = has_failed_by(batch.judge, tool, given)
-    if said is None:
+    has_failed = columns.is_failed if columns else None
+    if has_failed is None:
+        has_failed = has_failed_by(batch.judge, tool, given)
+    if has_failed is None:
         return prepared.error
-    return (prepared.error or prepared.text) if said else None
+    return (prepared.error or prepared.text) if has_failed else None
 
 
 def _stub_tokens(new: PreparedMessage, stub: str, batch: Batch) -> int:

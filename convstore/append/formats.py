@@ -228,7 +228,7 @@ def _choice(value: Mapping[str, Any], *, index: int) -> Mapping[str, Any]:
 
 
 def _from_choice(value: Mapping[str, Any], choice: Mapping[str, Any], *, index: int) -> _Fields:
-    """Return the message of a choice, without empty fields, as a stream has none; the id is a hash of its content."""
+    """Return the message of a choice without empty fields, like that of a stream; its id is a hash of its content."""
     message = {
         key: part
         for key, part in choice["message"].items()

@@ -85,24 +85,24 @@ def compare(
     >>> sorted(compare([q, a, p], [q, a], turns=1, exactly=True).matched)
     [0, 1]
     """
-    asked = _turns(batch)
-    logged = _turns(log)
+    sent_turns = _turns(batch)
+    log_turns = _turns(log)
     known = 0
-    is_new = len(asked) == 2 and len(asked[1]) == 1
+    is_new = len(sent_turns) == 2 and len(sent_turns[1]) == 1
     if not is_new:
-        known = _known_questions(asked[1:], logged[1:], whole=0 if exactly else turns)
-    if not known and len(asked) > 2 and logged[1:]:
+        known = _known_questions(sent_turns[1:], log_turns[1:], whole=0 if exactly else turns)
+    if not known and len(sent_turns) > 2 and log_turns[1:]:
         return HistoryMatch(differs=True)
-    aligned = logged[len(logged) - 1 - known :]
+    aligned = log_turns[len(log_turns) - 1 - known :]
     leading = leading_systems(batch)
     # Leading system messages are written only to an empty log, so they match only those that begin it.
     begun = leading_systems([message for _, message in aligned[0]])
-    mine = [asked[0][:leading], asked[0][leading:], *asked[1 : known + 1]]
+    mine = [sent_turns[0][:leading], sent_turns[0][leading:], *sent_turns[1 : known + 1]]
     theirs = [aligned[0][:begun], aligned[0][begun:], *aligned[1:]]
     matched: dict[int, EntryMessage] = {}
     for sent, stored in zip(mine, theirs, strict=True):
         matched |= _in_order(sent, stored)
-    match = HistoryMatch(matched, asked[known][0][0] if known else 0, leading if log else 0)
+    match = HistoryMatch(matched, sent_turns[known][0][0] if known else 0, leading if log else 0)
     return match._replace(differs=exactly and not _is_exact(match, aligned[1:]))
 
 
@@ -145,18 +145,19 @@ def _compared(messages: Sequence[EntryMessage], *, answers: bool) -> list[EntryM
 
 
 def _last_agreement(
-    sent: Sequence[EntryMessage], logged: Sequence[EntryMessage]
+    sent: Sequence[EntryMessage], log_turns: Sequence[EntryMessage]
 ) -> EntryMessage | None:
     """Return the last message of the longest match between the log and a prefix of the history, if any matches."""
     lengths = _agreements(
-        [message.content_digest for message in sent], [message.content_digest for message in logged]
+        [message.content_digest for message in sent],
+        [message.content_digest for message in log_turns],
     )
     longest = max(lengths, default=0)
     if not longest:
         return None
     ends = [index for index, length in enumerate(lengths) if length == longest]
     is_prefix = ends[0] == longest - 1
-    return logged[ends[0] if is_prefix else ends[-1]]
+    return log_turns[ends[0] if is_prefix else ends[-1]]
 
 
 _Turn = list[tuple[int, EntryMessage]]
@@ -173,16 +174,16 @@ def _turns(messages: Sequence[EntryMessage]) -> list[_Turn]:
     return turns
 
 
-def _known_questions(asked: Sequence[_Turn], logged: Sequence[_Turn], *, whole: int) -> int:
+def _known_questions(sent_turns: Sequence[_Turn], log_turns: Sequence[_Turn], *, whole: int) -> int:
     """Return how many of a batch's first questions are the last questions of the log.
 
     Where questions repeat, several numbers are possible. The one with the most equal answers is chosen, then `whole`,
     then the one with the fewest different answers, then the largest.
     """
-    questions = [turn[0][1].content_digest for turn in asked]
-    lengths = _agreements(questions, [turn[0][1].content_digest for turn in logged])
-    answers = list(map(_answer, asked))
-    stored_answers = list(map(_answer, logged[-len(asked) :] if asked else ()))
+    questions = [turn[0][1].content_digest for turn in sent_turns]
+    lengths = _agreements(questions, [turn[0][1].content_digest for turn in log_turns])
+    answers = list(map(_answer, sent_turns))
+    stored_answers = list(map(_answer, log_turns[-len(sent_turns) :] if sent_turns else ()))
 
     def candidates() -> Iterator[tuple[int, bool, int, int]]:
         borders = _borders(questions)

@@ -187,7 +187,7 @@ class Resender:
     ) -> HistoryPlan:
         """Compare a history with the log and return the plan; nothing is written.
 
-        Without `compares` no message counts as known, so all questions are new.
+        If `compares` is false, all questions count as new.
 
         Raises:
             HistoryDivergedError: History and log differ.

@@ -240,7 +240,7 @@ class LogCopy:
         )
 
     def _moved_stamp(self, message: EntryMessage) -> ViewStamp | None:
-        """Return the stamp of a message with ordinals of the copy; None if the message has none, or a damaged one.
+        """Return the stamp of a message with ordinals of the copy; None if the message has no stamp, or a damaged one.
 
         A summary that the copy lacks is removed from the stamp. Lost messages of its view are not detected here, but
         when the view is built again.

@@ -179,12 +179,12 @@ class LoggedTurn:
         """
         if self._last_reply is None:
             return []
-        asked = [self.calls[id_] for id_ in self._last_reply.calls if id_ in self.waiting]
+        candidates = [self.calls[id_] for id_ in self._last_reply.calls if id_ in self.waiting]
         over = {""}
-        for call in asked:
+        for call in candidates:
             if not self.is_unrun(call.result_id):
                 over.add(self.waiting[call.result_id].interrupt)
-        return [call for call in asked if self.waiting[call.result_id].interrupt not in over]
+        return [call for call in candidates if self.waiting[call.result_id].interrupt not in over]
 
     def is_unrun(self, result_id: str) -> bool:
         """Return True if a call was not run: it has no result, or a decision gave the result."""

@@ -43,8 +43,8 @@ class Construct:
         name: Its name in reports.
         check: Tries it. It raises a `StoreError` if the server refuses the construct, a
             `DifferentAnswerError` after a wrong answer.
-        replacement: What the store uses on a server without it; "" if it has no replacement.
-        consequence: What fails on a server without it, if it is not replaced.
+        replacement: Description of the replacement on a server without it; "" if it has no replacement.
+        consequence: Description of what fails on a server without it, if it is not replaced.
         after: Name of a construct without which it cannot be tried, or "".
         replaced_if: Condition under which the store uses the replacement: always, after a refusal,
             or only after a refusal with a known code (`driver.is_refusal`).

@@ -210,7 +210,7 @@ class Tombstones:
     async def unswept(self, partial_scope: Mapping[str, str], *, copies: bool = True) -> list[str]:
         """Return deleted conversations with these scope values that were not swept yet, ordered by key. One command.
 
-        Without `copies`, copies that are being written and logs that a repair replaced are left out.
+        If `copies` is false, copies that are being written and logs that a repair replaced are left out.
         """
         ended = {} if copies else {"copying": {"$ne": True}, "successor": ""}
         return await self._unswept(_marks_filter(partial_scope) | ended)

@@ -85,11 +85,13 @@ class TurnLeases:
         fields = {**_FIELDS, "newest": 1}
         if (before := await self._log.find_and_update(query, change, fields)) is not None:
             return LeaseResult(True, _lease(before), may_have_summaries=bool(before.get("newest")))
-        held = await self._log.find_one(of_state(conversation), {**_FIELDS, "v": 1, "summary.v": 1})
-        if held is None:
+        current = await self._log.find_one(
+            of_state(conversation), {**_FIELDS, "v": 1, "summary.v": 1}
+        )
+        if current is None:
             return None
-        check_version(held, "state")
-        return LeaseResult(is_taken=False, lease=_lease(held))
+        check_version(current, "state")
+        return LeaseResult(is_taken=False, lease=_lease(current))
 
     async def renew(self, conversation: str, *, owner: str, time: timedelta) -> TurnLease | None:
         """Renew the lease, even an expired one; None if another holder took it."""

@@ -76,7 +76,7 @@ class Background:
             self._working.discard(loop)
 
     def _own(self) -> set[asyncio.Future[Any]]:
-        # Without tasks that are done: since Python 3.12 awaiting them does not run the loop, which would discard them.
+        # Tasks that are done are left out: since Python 3.12 awaiting them does not run the loop, which discards them.
         loop = asyncio.get_running_loop()
         return {task for task in self._tasks if task.get_loop() is loop and not task.done()}
 

@@ -286,7 +286,7 @@ class ConversationCache:
         self._joined.append(twin)
 
     def end(self, values: Mapping[str, str]) -> None:
-        """Drop a deleted conversation here and in joined caches; none of them has it if it has other scope keys."""
+        """Drop a deleted conversation here and in joined caches; one with other scope keys is not cached."""
         if values.keys() - {PATH} == set(self._scope_keys):
             scope = tuple((key, values[key]) for key in (*self._scope_keys, PATH) if key in values)
             for cache in self._joined:

@@ -57,7 +57,7 @@ _Found = TypeVar("_Found")
 
 
 class Snapshot(NamedTuple):
-    """A log as of one of its entries; what is appended or rewound later is ignored.
+    """A log as of one of its entries; later appends and rewinds are ignored.
 
     Attributes:
         cached: The conversation.
@@ -502,7 +502,7 @@ class LogReader:
     ) -> AsyncGenerator[tuple[CachedConversation, Entry]]:
         """Iterate over the entries of the log, up to its end or to the entry with these totals.
 
-        Without `rewound`, entries have their active messages only. By default, facts that no view needs are not read.
+        If `rewound` is false, entries have active messages only. By default, facts that views do not need are not read.
 
         Raises:
             ConversationDeletedError: The conversation was deleted meanwhile.

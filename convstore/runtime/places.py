@@ -15,7 +15,7 @@ class TurnPlace(NamedTuple):
 
     Attributes:
         log: The log.
-        question: The question of the turn that was asked for.
+        question: The question of the requested turn.
         standing: The variant that is shown there.
         is_shown: True if the question that is shown there is active.
     """

@@ -1,6 +1,6 @@
 """Read a conversation's log into searchable parts: its segments, and the entries after them.
 
-Without segments, or after a damaged one, the log itself is read: slower, with the same result.
+If segments are missing or damaged, the log itself is read, which is slower and gives the same result.
 """
 
 from __future__ import annotations

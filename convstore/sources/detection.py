@@ -50,7 +50,7 @@ _ItemReader = Callable[[Any], FoundSource | None]
 
 _LISTS = ("sources", "results", "documents", "docs", "passages", "chunks", "hits", "matches")
 _TEXT_LISTS = ("sources", "documents", "docs", "passages", "chunks")
-"""Keys under which a list of bare strings is a list of sources too."""
+"""Keys under which a list of strings is also a list of sources."""
 _STRUCTURED = ("structured_content", "structuredContent")
 
 # Elasticsearch, MCP

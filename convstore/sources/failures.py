@@ -40,16 +40,16 @@ def has_failed_by(judge: FailureJudge | None, tool: str, message: ToolMessage) -
     if judge is None or not tool:
         return None
     try:
-        said: Any = judge(tool, message)
+        decision: Any = judge(tool, message)
     except Exception as error:
         raise InvalidInputError(
             f"is_failed raised for a result of {tool!r}: {type(error).__name__}: {error}"
         ) from error
-    if said is None or isinstance(said, bool):
-        return said
-    if isinstance(said, Coroutine):
-        said.close()
+    if decision is None or isinstance(decision, bool):
+        return decision
+    if isinstance(decision, Coroutine):
+        decision.close()
     raise InvalidInputError(
         f"is_failed must return True, False or None; for a result of {tool!r} it returned "
-        f"{type(said).__name__}"
+        f"{type(decision).__name__}"
     )

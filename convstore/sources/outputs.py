@@ -37,7 +37,7 @@ def messages_in(output: Any) -> Iterator[tuple[Any, bool]]:
 
 
 def with_messages(output: Any, change: Callable[[Any, bool], BaseMessage]) -> Any:
-    """Return a tool's output with each message changed, given what `messages_in` yields."""
+    """Return a tool's output with each message changed; `change` gets the two values that `messages_in` yields."""
     if isinstance(output, ToolMessage):
         return change(output, False)
     if isinstance(output, list):

@@ -502,7 +502,7 @@ class ConversationStore:
 
         The scope of a conversation is only in its head, so scope values do not find a conversation whose head is
         missing or damaged. After an erasure for a person, ``erase(lost=True, dry_run=True)`` counts such conversations:
-        if there are none, no message of that person is left. It does not count documents of conversations that have
+        if it counts 0, all messages of that person are deleted. It does not count documents of conversations that have
         lost their entries, too; `verify` with ``repair=True`` removes these after 24 hours.
 
         Args:

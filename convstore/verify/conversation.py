@@ -55,7 +55,7 @@ class ConversationCheck:
     _state: Document | None = None
 
     async def run(self, findings: Findings) -> None:
-        """Check everything, and repair it if asked to."""
+        """Check everything; repair damage if the subject says so."""
         if not self.subject.conversation:
             problem = read_head(self.head)[1] or "it does not name its conversation"
             self.subject.report("head", HEADS, str(self.head["_id"]), problem)

@@ -26,7 +26,7 @@ class RewoundRange(NamedTuple):
         first: First ordinal.
         last: Last ordinal.
         entry: First of the entries that contain rewound messages only.
-        until: Last of these entries; lower than `entry` if there is no such entry.
+        until: Last of these entries; lower than `entry` if every entry also contains active messages.
     """
 
     first: int
