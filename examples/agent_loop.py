@@ -1,4 +1,4 @@
-"""A plain agent loop on the store: four questions, cited sources from a search tool, two re-reads.
+"""A plain agent loop on the store: four questions, cited sources from a search tool, two results read again.
 
     python examples/agent_loop.py [mongodb://localhost:27017/app]
 
@@ -138,7 +138,7 @@ def read_the_first_result_again(messages: Sequence[BaseMessage]) -> AIMessage:
 
 
 def read_a_cited_source_again(messages: Sequence[BaseMessage]) -> AIMessage:
-    """Ask for the source that the answer on winter cited last."""
+    """Ask for the last source that the answer on winter cited."""
     answer = next(message for message in messages if "warm ball" in message.text)
     return call(
         "retrieve_previous_sources", source_ids=[int(re.findall(r"\[(\d+)\]", answer.text)[-1])]
@@ -187,7 +187,7 @@ async def answer(chat: Conversation, model: Any, tools: dict[str, BaseTool], que
 
 
 async def check_citations(chat: Conversation) -> None:
-    """Look up every cited number: it must be the passage that the model read, from any turn."""
+    """Check that every cited number is a passage that the model read, in this or an earlier turn."""
     answers = [message.text async for message in chat.messages() if isinstance(message, AIMessage)]
     numbers = sorted({int(number) for text in answers for number in re.findall(r"\[(\d+)\]", text)})
     page = await chat.get_sources(numbers)

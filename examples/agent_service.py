@@ -1,8 +1,8 @@
-"""An agent as a service: streamed answers, repeats, another answer, a stop, and a tool call that a person approves.
+"""An agent as a service: streamed answers, repeated requests, another answer, a stop, and an approved tool call.
 
     python examples/agent_service.py [mongodb://localhost:27017/app]
 
-`answer` is what every endpoint streams. `main` calls it as the endpoints do; docs/fastapi.md says which is which.
+Every endpoint streams `answer`. `main` calls it as the endpoints would; docs/fastapi.md lists the endpoints.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from convstore.types import TurnSession
 
 
 class Model(BaseChatModel):
-    """Stands for your model."""
+    """A scripted model in place of yours."""
 
     answers: int = 0
 
@@ -39,7 +39,7 @@ class Model(BaseChatModel):
         return "scripted"
 
     def bind_tools(self, tools: Any, **_: Any) -> Any:  # noqa: ARG002 - the base class has it
-        """Take no notice of tools."""
+        """Ignore the tools; the script already knows them."""
         return self
 
     def _reply(self, messages: list[BaseMessage]) -> AIMessage:
@@ -77,24 +77,24 @@ def refund(euros: int) -> str:
 
 
 def agent_of(store: ConversationStore, saver: Any) -> Any:
-    """Return the agent; a worker makes one for all its requests."""
+    """Return the agent; a worker creates one for all its requests."""
     review: Any = HumanInTheLoopMiddleware({"refund": True})
     own = ConversationMiddleware(store, scope=lambda run: run.context, review=review, drafts=True)
     return create_agent(Model(), [refund], middleware=[own], checkpointer=saver)
 
 
 def thread_of(chat: Conversation) -> str:
-    """Return an id for the checkpointer that no other user can have."""
+    """Return a thread id for the checkpointer that is unique to this user."""
     return ":".join(map(quote, chat.scope.values()))
 
 
 async def answer(agent: Any, chat: Conversation, turn: TurnSession) -> AsyncGenerator[str]:
-    """Yield the answer of a turn as it comes, or the stored one; nothing if a call waits for a person."""
+    """Stream the answer of a turn, or yield the stored one; the stream is empty if a call waits for a person."""
     async with turn:
         if not turn.is_running:
             yield turn.answer.text if turn.answer else ""
             return
-        work = {"messages": turn.messages[:1]}  # what the log has of the turn is not done again
+        work = {"messages": turn.messages[:1]}  # steps in the log do not run again
         config = {"configurable": {"thread_id": thread_of(chat)}}
         stream = agent.astream(work, config, context=chat.scope, stream_mode="messages")
         try:
@@ -102,7 +102,7 @@ async def answer(agent: Any, chat: Conversation, turn: TurnSession) -> AsyncGene
                 async for part, _ in parts:
                     if isinstance(part, AIMessageChunk):
                         yield part.text
-        except TurnClosedError:  # stopped before a word was said
+        except TurnClosedError:  # stopped before the first word
             return
 
 
@@ -132,7 +132,7 @@ async def main(uri: str) -> None:
 
         print("waits:", await say(await chat.turn("r3", human="I want a refund.")) == "")
         async with aclosing(chat.watch()) as updates:
-            state = (await anext(updates)).turn  # a page gets it, now or after a reload
+            state = (await anext(updates)).turn  # a page gets this state, also after a reload
         if state is not None:
             for call in state.waiting_calls:
                 print("approved:", call.name, call.args)

@@ -53,7 +53,7 @@ def search(query: str) -> tuple[str, list[dict[str, str]]]:
 
 
 class ScriptedModel(BaseChatModel):
-    """Replace a real chat model: call a tool for each question that needs one, and answer from the result."""
+    """A scripted model: call a tool for each question that needs one, and answer from the result."""
 
     calls: int = 0
 

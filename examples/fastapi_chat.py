@@ -1,9 +1,9 @@
-"""A chat backend with FastAPI: streamed answers, repeats, a stop, a reloaded page, other answers, edits, approval.
+"""A chat backend with FastAPI: streams, repeated requests, a stop, a reloaded page, other answers, edits, approval.
 
-    python examples/fastapi_chat.py [mongodb://localhost:27017/app]       # shows what its endpoints do
+    python examples/fastapi_chat.py [mongodb://localhost:27017/app]       # calls its endpoints
     CONVSTORE_URI=mongodb://localhost:27017/app uvicorn --app-dir examples fastapi_chat:app --workers 2
 
-With several workers the address must be that of a server, not memory. MODEL names a real model, as in openai_loop.py.
+Several workers need the address of a server, not memory. MODEL names a real model, as in openai_loop.py.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from convstore.ext.inspector import inspector
 from convstore.types import ConversationUpdate, TurnSession, Variant
 
 USERS = {"Bearer token-of-ada": "ada"}  # your authentication
-STATUSES = {  # FastAPI takes the nearest class of an error
-    ConflictError: 409,  # a second question while one is answered, or another one under the id of a request
+STATUSES = {  # FastAPI uses the handler of the nearest class
+    ConflictError: 409,  # a second question while a turn runs, or another question under the same request id
     InvalidInputError: 422,
     UnknownMessageError: 404,
     StoreUnavailableError: 503,
@@ -49,7 +49,7 @@ STORY = (
 
 
 def refund(euros: int) -> str:
-    """Stand for a tool with an effect, which a person has to approve."""
+    """Refund money: an example of a tool with an effect, which a person has to approve."""
     return f"Refunded {euros} euros."
 
 
@@ -64,7 +64,7 @@ REFUND: dict[str, Any] = {
 
 
 def script(messages: list[dict[str, Any]]) -> str | Calls:
-    """Stand for the model."""
+    """Return the reply of a scripted model."""
     if messages[-1]["role"] == "tool":
         return str(messages[-1]["content"])
     if "overload" in messages[-1]["content"]:
@@ -76,7 +76,7 @@ def script(messages: list[dict[str, Any]]) -> str | Calls:
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Open one store for the life of a worker; `setup` may run in all of them at once."""
+    """Open one store for the lifetime of a worker; all workers may call `setup` at once."""
     uri = os.environ.get("CONVSTORE_URI", "memory://")
     async with await ConversationStore.connect(uri) as store:
         await store.setup()
@@ -94,12 +94,12 @@ def _user(request: Request) -> str | None:
 
 
 def _own_conversations(request: Request) -> dict[str, str] | None:
-    """Let the inspector show the conversations of the user who is logged in."""
+    """Let the inspector show the conversations of the logged-in user."""
     return {"user_id": user} if (user := _user(request)) else None
 
 
 def conversation(request: Request, thread_id: str) -> Conversation:
-    """Return the conversation of the user who is logged in; a client names the thread only."""
+    """Return the conversation of the logged-in user; the client chooses only the thread."""
     if (user := _user(request)) is None:
         raise HTTPException(401)
     chat: Conversation = request.app.state.store.conversation(user_id=user, thread_id=thread_id)
@@ -111,7 +111,7 @@ RequestId = Annotated[str, Header(alias="X-Request-ID")]
 
 
 def answers_with(status: int) -> Callable[[Request, Exception], JSONResponse]:
-    """Return a handler of an error."""
+    """Return an error handler that responds with a status."""
     return lambda _request, error: JSONResponse({"detail": str(error)}, status)
 
 
@@ -123,7 +123,7 @@ for kind, status in STATUSES.items():
 async def ask(
     chat: Chat, request: Request, message: str, request_id: RequestId, instead_of: str | None = None
 ) -> StreamingResponse:
-    """Stream the answer to a question, or to one that the user edited, which replaces that of the turn `instead_of`."""
+    """Stream the answer to a question; an edited question replaces that of the turn `instead_of`."""
     return answer(request, await chat.turn(request_id, human=message, instead_of=instead_of))
 
 
@@ -131,19 +131,19 @@ async def ask(
 async def regenerate(
     chat: Chat, request: Request, turn_id: str, request_id: RequestId
 ) -> StreamingResponse:
-    """Stream another answer; the old one is shown until this one is finished."""
+    """Stream another answer; readers see the old one until this one is finished."""
     return answer(request, await chat.turn(turn_id, regenerate=request_id))
 
 
 def answer(request: Request, turn: TurnSession) -> StreamingResponse:
-    """Stream an answer. The turn has begun before the response does, so a conflict is a status and no broken stream."""
+    """Stream an answer. The turn was entered before the response begins, so a conflict becomes a status."""
 
     async def words() -> AsyncIterator[str]:
         try:
             async with turn, aclosing(words_of(turn, request.app.state.model)) as found:
                 async for word in found:
                     yield word
-        except Exception as error:  # noqa: BLE001 - of the provider, or a TurnLostError: status 200 was sent
+        except Exception as error:  # noqa: BLE001 - a provider's error or a TurnLostError; status 200 was sent
             logging.getLogger("chat").warning(
                 "turn %s broke off: %s", turn.turn_id, type(error).__name__
             )
@@ -153,7 +153,7 @@ def answer(request: Request, turn: TurnSession) -> StreamingResponse:
 
 
 async def words_of(turn: TurnSession, model: Any) -> AsyncGenerator[str]:
-    """Yield the answer as it comes, or the stored one of a repeated request."""
+    """Stream the answer, or yield the stored answer of a repeated request."""
     if turn.answer:
         yield turn.answer.text
     while turn.is_running:
@@ -170,9 +170,9 @@ async def words_of(turn: TurnSession, model: Any) -> AsyncGenerator[str]:
 
 
 async def run_calls(turn: TurnSession) -> None:
-    """Give each call its result, or let a person decide about it."""
+    """Add the result of each call, or let a person decide about it."""
     for call in turn.open_calls:
-        if call.error or call.name not in TOOLS:  # the model wrote invalid arguments, or no tool
+        if call.error or call.name not in TOOLS:  # invalid arguments, or an unknown tool
             error = call.error or f"There is no tool {call.name!r}."
             await turn.add_result(call, error, error=True)
         elif call.decision is None:
@@ -182,7 +182,7 @@ async def run_calls(turn: TurnSession) -> None:
 
 
 def for_browser(update: ConversationUpdate) -> str:
-    """Return what a page needs of an update; system prompts, stamps and facts of the provider stay on the server."""
+    """Return an update as JSON for a page, without system prompts, stamps and the provider's metadata."""
     shown = [stored for stored in update.messages if stored.message.type != "system"]
     hidden: Any = {"messages": {"__all__": {"stamp": True, "message": {"response_metadata"}}}}
     return update.model_copy(update={"messages": shown}).model_dump_json(exclude=hidden)
@@ -212,7 +212,7 @@ async def decide(
     *,
     variant_id: str | None = None,
 ) -> StreamingResponse:
-    """Record what a person decided, and stream the rest of the answer. Check here that this user may decide.
+    """Record a person's decision, and stream the rest of the answer. Check here that this user may decide.
 
     A page passes `turn_id` and `variant_id` of the state that `follow` sent.
     """
@@ -222,13 +222,13 @@ async def decide(
 
 @app.post("/chat/{thread_id}/{turn_id}/stop")
 async def stop(chat: Chat, turn_id: str) -> bool:
-    """Stop a turn that any worker works on."""
+    """Stop a turn, whichever worker runs it."""
     return await chat.stop(turn_id)
 
 
 @app.get("/chat/{thread_id}/{turn_id}/variants")
 async def variants(chat: Chat, turn_id: str) -> list[Variant]:
-    """Return what a page needs to show "2 of 3"."""
+    """Return the variants of a turn, for a page that shows "2 of 3"."""
     return await chat.variants(turn_id)
 
 
@@ -240,7 +240,7 @@ async def activate(chat: Chat, variant: Variant) -> None:
 
 @app.get("/")
 async def index() -> PlainTextResponse:
-    """Say where to go; /conversations has the inspector."""
+    """Describe the first request; the inspector is at /conversations."""
     return PlainTextResponse("POST /chat/{thread_id}?message=..., with an X-Request-ID")
 
 
@@ -279,13 +279,13 @@ async def main() -> None:
         print("another answer:", other, f"{active['number']} of {active['count']}")
         print("the first again:", (await http.post("/chat/t1/activate", json=found[0])).status_code)
         telling = asyncio.ensure_future(say("r2", "Tell me a story"))
-        while await chat.get_turn("r2") is None:  # noqa: ASYNC110 - until the other task has asked
+        while await chat.get_turn("r2") is None:  # noqa: ASYNC110 - wait until the other task has asked
             await asyncio.sleep(0.01)
         events = (
             await follow(chat)
-        ).body_iterator  # read as it comes; this client of httpx waits for the end
+        ).body_iterator  # read directly, because this httpx client waits for the end of a stream
         page = (json.loads(str(event).removeprefix("data: ")) async for event in events)
-        # once a second
+        # drafts are stored once a second
         drafts = (update["turn"]["draft"] async for update in page if update["turn"]["draft"])
         draft = await anext(drafts)
         print("another question meanwhile:", (await say("r3", "And?")).status_code)

@@ -2,10 +2,10 @@
 
     python examples/langgraph_summaries.py [mongodb://localhost:27017/app]
 
-Needs langgraph. The address defaults to CONVSTORE_URI, then to memory. The first graph uses convstore's
-`SummarizationNode` in place of langmem's; its checkpoints hold every message at every step. The state of the second
-holds only question and answer; messages and summaries are in the store. Only the models are scripted: one answers from
-its messages, the other writes summaries by picking lines.
+It needs langgraph. The address defaults to CONVSTORE_URI, then to memory. The first graph uses convstore's
+`SummarizationNode` in place of langmem's; its checkpoints have every message at every step. The state of the second
+graph has only the current question and answer; messages and summaries are in the store. Only the models are scripted:
+one answers from its messages, the other writes summaries by picking lines.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FACT = "A bee visits some hundred flowers on one flight, and a spoon of honey is
 
 
 def answer(messages: Sequence[BaseMessage]) -> AIMessage:
-    """Replace a chat model that knows only the given messages."""
+    """A scripted chat model, which knows only the given messages."""
     if "name?" not in messages[-1].text:
         return AIMessage(FACT * 6)
     return AIMessage(
@@ -46,7 +46,7 @@ def answer(messages: Sequence[BaseMessage]) -> AIMessage:
 
 
 def summarize(messages: list[BaseMessage]) -> AIMessage:
-    """Replace the summary model: keep the lines in which users introduce themselves."""
+    """A scripted summary model: keep the lines in which users introduce themselves."""
     lines = [line for message in messages for line in message.text.splitlines()]
     return AIMessage(
         "\n".join(dict.fromkeys(line for line in lines if "my name is" in line)) or "Small talk."
@@ -127,7 +127,7 @@ def graph_with_a_store(store: ConversationStore) -> Any:
 
 
 async def main(uri: str) -> None:
-    """Let both graphs answer the last question from a summary of the first."""
+    """Let both graphs answer the last question from a summary of the first one."""
     thread: RunnableConfig = {"configurable": {"thread_id": uuid.uuid4().hex}}
     first, state, turn = graph_with_a_node(), dict[str, Any](), dict[str, Any]()
     for question in QUESTIONS:

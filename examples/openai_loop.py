@@ -3,7 +3,7 @@
     python examples/openai_loop.py [mongodb://localhost:27017/app]
     MODEL=gpt-5 python examples/openai_loop.py      # a real model instead of the script
 
-The address defaults to CONVSTORE_URI, then to memory. Any worker continues a turn that another one left.
+The address defaults to CONVSTORE_URI, then to memory. Any worker can continue a turn that another one left.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NEEDS_APPROVAL = {"book"}
 
 
 def script(messages: list[dict[str, Any]]) -> str | Calls:
-    """Stand for the model: search, then offer; book when asked to, then confirm."""
+    """Return the reply of a scripted model: search, then offer; book when asked to, then confirm."""
     last, asked = (
         messages[-1],
         [message["content"] for message in messages if message["role"] == "user"][-1],
@@ -67,11 +67,11 @@ async def run_tool(name: str, args: dict[str, Any]) -> tuple[str, list[Document]
 async def work(
     chat: Conversation, model: Any, turn_id: str, question: str | None = None
 ) -> list[str]:
-    """Run a turn until it has its answer, or waits for a person; return the ids of the calls that wait."""
-    retrieve = chat.retrieve_previous_sources_tool()  # reads what is a stub in later turns
+    """Run a turn until it is answered or waits for a person; return the ids of the waiting calls."""
+    retrieve = chat.retrieve_previous_sources_tool()  # reads results that later turns show as stubs
     async with await chat.turn(turn_id, human=question) as turn:
         while turn.is_running:
-            for call in turn.open_calls:  # of this worker, of one that died, or approved since
+            for call in turn.open_calls:  # new, left by a worker that died, or approved since
                 if call.error:
                     await turn.add_result(call, call.error, error=True)
                 elif call.name in NEEDS_APPROVAL and call.decision is None:
@@ -84,7 +84,7 @@ async def work(
                     await turn.add_result(call, text, sources=sources)
                 else:
                     await turn.add_result(call, f"There is no tool {call.name!r}.", error=True)
-            if turn.is_running:  # no call waits
+            if turn.is_running:  # all calls have results
                 history = await turn.load_history()
                 stream = await model.chat.completions.create(
                     model=MODEL,
@@ -101,7 +101,7 @@ async def work(
 
 
 async def main(uri: str) -> None:
-    """Ask, ask again, and book with the approval of a person."""
+    """Ask a question, repeat it, and make a booking that a person approves."""
     async with await ConversationStore.connect(uri) as store:
         await store.setup()
         chat, model = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex), client(script)
@@ -109,12 +109,12 @@ async def main(uri: str) -> None:
 
         print("Human: When can I see orcas?")
         await work(chat, model, "request-1", "When can I see orcas?")
-        # a repeated request asks no model
+        # a repeated request does not ask the model
         await work(chat, None, "request-1", "When can I see orcas?")
 
         print("Human: Book it for 20 persons")
         waiting = await work(chat, model, "request-2", "Book it for 20 persons")
-        for result_id in waiting:  # days later, in any worker
+        for result_id in waiting:  # perhaps days later, in any worker
             await chat.decide(
                 "request-2", result_id, "edit", args={"place": "Skjervoy", "persons": 2}, by="bob"
             )

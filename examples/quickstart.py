@@ -1,4 +1,4 @@
-"""The whole idea on one screen: store turns with retrieved sources, load the next view, read the sources back.
+"""A first conversation: store turns with retrieved sources, load the next view, read the sources back.
 
     python examples/quickstart.py [mongodb://localhost:27017/app]
 

@@ -1,4 +1,4 @@
-"""The model of the examples on OpenAI's SDK: a real one if the environment names it, else a script.
+"""A client for the examples on OpenAI's SDK: of a real model if the environment names one, else scripted.
 
     MODEL=gpt-5 python examples/openai_loop.py      # needs the package openai, and OPENAI_API_KEY
 
@@ -32,17 +32,17 @@ class Shape(BaseModel):
 
 
 def client(script: Script, *, pause: float = 0.0) -> Any:
-    """Return `openai.AsyncOpenAI()` if `MODEL` is set, else a client whose replies `script` makes.
+    """Return `openai.AsyncOpenAI()` if `MODEL` is set, else a client whose replies come from `script`.
 
     `pause` is the time between two chunks of a scripted stream, in seconds.
     """
     if MODEL:
-        return import_module("openai").AsyncOpenAI()  # an extra only for a real model
+        return import_module("openai").AsyncOpenAI()  # only a real model needs the package
     return ScriptedClient(script, pause=pause)
 
 
 class ScriptedClient:
-    """Answers `client.chat.completions.create` by a script."""
+    """A client whose `chat.completions.create` returns replies of a script."""
 
     def __init__(self, script: Script, *, pause: float = 0.0) -> None:
         self.script, self.pause, self.requests = script, pause, list[list[dict[str, Any]]]()
@@ -70,11 +70,11 @@ class ScriptedClient:
 
 
 def check(messages: Sequence[dict[str, Any]]) -> None:
-    """Refuse a list in which a call has no result, or a result no call."""
+    """Raise a ValueError if a call has no result, or a result has no call."""
     waiting: list[str] = []
     for message in messages:
         if message["role"] == "tool":
-            waiting.remove(message["tool_call_id"])  # a ValueError if there is none
+            waiting.remove(message["tool_call_id"])  # raises ValueError for an unknown call
             continue
         if waiting:
             break

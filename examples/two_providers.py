@@ -2,10 +2,10 @@
 
     python examples/two_providers.py [mongodb://localhost:27017/app]
 
-The address defaults to CONVSTORE_URI, then to memory. Providers refuse whole requests for content of another one: call
-ids in another format, reasoning with a foreign signature. The log keeps the original messages; each load adapts them
-to the provider that is asked next. Old calls of a long run become summaries of the chain. Only the models are scripted:
-they write in the formats of the providers, and refuse the same requests.
+The address defaults to CONVSTORE_URI, then to memory. A provider refuses a whole request if it has another provider's
+content: call ids in another format, reasoning with a foreign signature. The log keeps the original messages; each load
+adapts them to the provider that is asked next. Chain summaries replace old calls of a long run. Only the models are
+scripted: they write in the formats of the providers, and refuse the same requests.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ def read_page(day: int) -> str:
 
 
 class Model:
-    """Replace a provider's model: read some pages, one after the other, and then answer."""
+    """A scripted model of a provider: read some pages, one after the other, and then answer."""
 
     def __init__(self, provider: Provider) -> None:
         self.provider: Provider = provider
         self.given: list[BaseMessage] = []
 
     def invoke(self, messages: Sequence[BaseMessage]) -> AIMessage:
-        """The next call of the turn, or the answer.
+        """Return the next call of the turn, or the answer.
 
         Raises:
-            ValueError: The provider would refuse these messages; says why.
+            ValueError: The provider would refuse these messages, with the reason.
         """
         if problems := list(self.problems(messages)):
             raise ValueError(f"{self.provider} refuses the request: {problems[0]}")
@@ -69,14 +69,14 @@ class Model:
         days = [int(day) for day in re.findall(r"\d+", messages[asked].text)]
         seen = "\n".join(message.text for message in messages[asked:] if message.type == "tool")
         for day in days:
-            if not re.search(rf"\b[Dd]ay {day}\b", seen):  # neither a page nor a summary has it
+            if not re.search(rf"\b[Dd]ay {day}\b", seen):  # not in a page or a summary
                 return self._call(day)
         return self._message(
             "Looked at " + ", ".join(map(str, days)) + ".", thought="That is all of them."
         )
 
     def problems(self, messages: Sequence[BaseMessage]) -> Iterator[str]:
-        """Raise an error for messages that the provider would refuse."""
+        """Yield each reason for which the provider would refuse the messages."""
         foreign = next(name for own, name in REASONING.items() if own != self.provider)
         for index, message in enumerate(messages):
             if isinstance(message, AIMessage):
@@ -111,7 +111,7 @@ class Model:
 
     @property
     def is_first(self) -> bool:
-        """Return True for the provider that began."""
+        """True for the provider of the first turn."""
         return self.provider == "anthropic"
 
     def _message(self, text: str, *, thought: str, **more: Any) -> AIMessage:
@@ -153,7 +153,7 @@ async def run_turn(chat: Conversation, model: Model, question: str) -> None:
 
 
 async def summarize(text: str) -> str:
-    """Replace the model that writes summaries."""
+    """Return a scripted summary."""
     days = sorted(set(map(int, re.findall(r"Day (\d+)", text))))
     weather = ", ".join(f"day {day} {WEATHER[day % len(WEATHER)]}" for day in days)
     return f"Read so far: {weather}." if days else "Nothing of note."
