@@ -1,7 +1,7 @@
 """Import conversations from other stores, and export them.
 
-Floor 7. ``read_file`` and the readers of other stores yield the records that ``import_conversations`` takes; a program
-can build records for any other store. ``export_conversations`` writes OpenAI's format or the lossless archive format.
+Floor 7. ``read_file`` and the readers of other stores yield records for ``import_conversations``; for any other store a
+program can build records itself. ``export_conversations`` writes OpenAI's format or the lossless archive format.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads the sessions that Google ADK's ``MongoDbSessionService`` stored: documents of sessions and of events.
 
-An event with a content becomes a message, or one for each result in it; its id is that of the event. The collections
-are only read.
+An event with content becomes a message under the event's id, or several if it has function results. The collections are
+only read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from convstore.values.log_records import RecordItem
 from convstore.values.plain import counted
 
 _SIGNATURES = "__gemini_function_call_thought_signatures__"
-"""Where ChatGoogleGenerativeAI looks for the signatures of calls."""
+"""Key under which ChatGoogleGenerativeAI reads the signatures of calls."""
 _KEYS = ("app_name", "user_id", "session_id")
 _Part: TypeAlias = Mapping[str, Any]
 
@@ -60,18 +60,18 @@ async def read_adk_sessions(
 
 async def _record(session: Mapping[str, Any], events: Any) -> ConversationRecord:
     keys = {name: str(session["_id"][name]) for name in _KEYS}
-    open_calls = _OpenCalls()
+    open_calls = _UnansweredCalls()
     found = documents_of(events.find(keys).sort([("timestamp", 1), ("revision", 1)]))
     read = [_read(document, open_calls) async for document in found]
     shown = _shown(read)
     messages = list[RecordItem]()
     is_shown = list[bool]()
-    silent = 0
+    empty = 0
     for index, event in enumerate(read):
         messages += event.items
         is_shown += [index in shown] * len(event.items)
         if not event.items and not event.rewound_from:
-            silent += 1
+            empty += 1
     state = session.get("state") or {}
     if isinstance(state, str):
         state = json.loads(state)
@@ -82,24 +82,24 @@ async def _record(session: Mapping[str, Any], events: Any) -> ConversationRecord
         fields=keys,
         state=dict(state),
         rewound=hidden_ranges(is_shown),
-        notes=[f"left out: {counted(silent, 'event')} without content"] if silent else [],
+        notes=[f"left out: {counted(empty, 'event')} without content"] if empty else [],
     )
 
 
-class _OpenCalls:
-    """Calls without a result, for calls and results that Google ADK stored without an id."""
+class _UnansweredCalls:
+    """Calls without a result, to match calls and results that Google ADK stored without an id."""
 
     def __init__(self) -> None:
         self._open: list[tuple[str, str]] = []
 
     def id_of_call(self, call: Mapping[str, Any], event_id: str, index: int) -> str:
-        """Return the id of a call, or one made from its event."""
+        """Return the id of a call; one without an id gets one that is derived from its event."""
         id_ = str(call.get("id") or f"{event_id}:call:{index}")
         self._open.append((str(call["name"]), id_))
         return id_
 
     def id_of_result(self, result: Mapping[str, Any], event_id: str, index: int) -> str:
-        """Return the id of the call that a result names, else that of the first open call of its tool."""
+        """Return the id of the call that a result names, else of the first unanswered call of its tool."""
         name = str(result["name"])
         given = result.get("id")
         matching = [
@@ -112,14 +112,14 @@ class _OpenCalls:
 
 
 class _Event(NamedTuple):
-    """An event of a session: its messages, its invocation, and the invocation from which on it takes events back."""
+    """An event of a session: its messages, its invocation, and the first invocation that it rewinds, "" without one."""
 
     items: list[RecordItem]
     invocation: str
     rewound_from: str
 
 
-def _read(document: Mapping[str, Any], open_calls: _OpenCalls) -> _Event:
+def _read(document: Mapping[str, Any], open_calls: _UnansweredCalls) -> _Event:
     where = where_of("event", document["_id"])
     try:
         where = where_of("event", document["_id"]["event_id"])
@@ -133,12 +133,12 @@ def _read(document: Mapping[str, Any], open_calls: _OpenCalls) -> _Event:
         return _Event(items, str(event.get("invocation_id") or ""), str(rewound_from or ""))
     except DAMAGED as error:
         return _Event(
-            [RecordItem(message=None, problem=f"no event: {error!r}", where=where)], "", ""
+            [RecordItem(message=None, problem=f"not an event: {error!r}", where=where)], "", ""
         )
 
 
 def _shown(events: Sequence[_Event]) -> set[int]:
-    """Return the indexes of the events that Google ADK shows: a rewind that was taken back itself hides none."""
+    """Return the indexes of the events that Google ADK shows; a rewind that was rewound itself hides no events."""
     shown = set[int]()
     index = len(events) - 1
     while index >= 0:
@@ -151,22 +151,22 @@ def _shown(events: Sequence[_Event]) -> set[int]:
     return shown
 
 
-def _messages(event: Mapping[str, Any], open_calls: _OpenCalls) -> list[BaseMessage]:
+def _messages(event: Mapping[str, Any], open_calls: _UnansweredCalls) -> list[BaseMessage]:
     content = event.get("content") or {}
     results, calls, others = _sorted_parts(content)
     own = _results(results, event["id"], open_calls)
     if not (calls or others):
         return own
-    said = content_of([_block(part) for part in others])
+    text = content_of([_block(part) for part in others])
     rest_id = f"{event['id']}:text" if results else event["id"]
     is_human = results or "user" in (content.get("role"), event.get("author"))
     if is_human and not calls:
-        return [*own, HumanMessage(said, id=rest_id)]
+        return [*own, HumanMessage(text, id=rest_id)]
     call_ids = [
         open_calls.id_of_call(part["function_call"], event["id"], index)
         for index, part in enumerate(calls)
     ]
-    return [*own, _answer(event, said, calls, call_ids, rest_id)]
+    return [*own, _answer(event, text, calls, call_ids, rest_id)]
 
 
 def _sorted_parts(content: _Part) -> tuple[list[_Part], list[_Part], list[_Part]]:
@@ -185,7 +185,7 @@ def _sorted_parts(content: _Part) -> tuple[list[_Part], list[_Part], list[_Part]
 
 
 def _results(
-    results: Sequence[Mapping[str, Any]], event_id: str, open_calls: _OpenCalls
+    results: Sequence[Mapping[str, Any]], event_id: str, open_calls: _UnansweredCalls
 ) -> list[BaseMessage]:
     messages = list[BaseMessage]()
     for index, result in enumerate(results):
@@ -197,7 +197,7 @@ def _results(
 
 def _answer(
     event: Mapping[str, Any],
-    said: Any,
+    content: Any,
     calls: Sequence[Mapping[str, Any]],
     call_ids: Sequence[str],
     id_: str,
@@ -214,7 +214,7 @@ def _answer(
         extra[_SIGNATURES] = signed
     model = event.get("model_version")
     return AIMessage(
-        said,
+        content,
         id=id_,
         tool_calls=made,
         usage_metadata=usage_of(event.get("usage_metadata")),

@@ -25,7 +25,7 @@ from convstore.values.log_records import RecordItem
 
 _FAKE_ID = "__fake_id__"
 _Stored = tuple[str, Any, datetime | None]
-"""Where an item is in its session, its JSON text and its date."""
+"""An item: its location in the session, its JSON text and its date."""
 
 
 async def read_agents_sessions(
@@ -33,7 +33,7 @@ async def read_agents_sessions(
 ) -> AsyncGenerator[ConversationRecord | BadRecord, None]:
     """Yield the conversations of ``MongoDBSession`` one at a time, ordered by session id.
 
-    The field of a record for its scope is ``session_id``. What was cleared is not read.
+    The field of a record for its scope is ``session_id``. Cleared items are not read.
 
     Args:
         database: Of PyMongo's async client, Motor or mongomock-motor.
@@ -64,7 +64,7 @@ def read_agents_sqlite(
         messages: Name of the table of items.
 
     Raises:
-        InvalidInputError: It is no database with such a table.
+        InvalidInputError: The file is not a SQLite database with such a table.
     """
     try:
         with closing(SQLiteTable(Path(path), messages)) as table:
@@ -74,7 +74,7 @@ def read_agents_sqlite(
             )
     except sqlite3.Error as error:
         raise InvalidInputError(
-            f"{Path(path).name} is no database of SQLiteSession: {error}"
+            f"{Path(path).name} is not a database of SQLiteSession: {error}"
         ) from error
 
 
@@ -106,7 +106,7 @@ async def _session(session: Mapping[str, Any], messages: Any) -> ConversationRec
     found = [
         document async for document in documents if (document.get("generation") or 0) == generation
     ]
-    # A document is what one call added. An older version wrote one for each item.
+    # A document has the items of one call. An older version wrote a document for each item.
     calls = groupby(
         found, lambda each: each["_id"] if isinstance(each.get("message_data"), list) else None
     )
@@ -120,7 +120,7 @@ async def _session(session: Mapping[str, Any], messages: Any) -> ConversationRec
 
 
 def _stored(document: dict[str, Any]) -> Iterator[_Stored]:
-    """Return the items of a document: a list, or a single one of an older version."""
+    """Yield the items of a document: a list, or a single item in an older version."""
     data = document.get("message_data")
     at = getattr(document["_id"], "generation_time", None)
     for index, text in enumerate(data if isinstance(data, list) else [data], 1):
@@ -138,7 +138,7 @@ def _record(session: str, calls: Iterable[Iterable[_Stored]]) -> ConversationRec
 
 
 def _groups(stored: Iterable[_Stored]) -> list[list[_Stored]]:
-    """Return the items of each message: adjacent items of an answer are one."""
+    """Return the items of each message; adjacent items of an answer belong to one message."""
     groups = list[list[_Stored]]()
     for where, text, at in stored:
         item = where, _parsed(text), at
@@ -154,7 +154,7 @@ def _is_answer(item: _Stored) -> bool:
 
 
 def _parsed(text: Any) -> Any:
-    """Return the value of a JSON text, or the text if it is not JSON; drop the id that the SDK makes up."""
+    """Return the value of a JSON text, or the text if it is not JSON; the SDK's placeholder id is removed."""
     try:
         value = json.loads(text)
     except (TypeError, ValueError, RecursionError):
@@ -166,7 +166,7 @@ def _parsed(text: Any) -> Any:
 def _items(session: str, group: Sequence[_Stored]) -> list[RecordItem]:
     where, value, at = group[0]
     if not isinstance(value, dict):
-        return [RecordItem(message=None, problem="no JSON object", where=where)]
+        return [RecordItem(message=None, problem="not a JSON object", where=where)]
     try:
         messages = normalize_messages(
             [value for _, value, _ in group], key=digest_of(f"{where}:{session}").hex()

@@ -1,7 +1,7 @@
 """The lossless archive format: JSON lines, several for each conversation.
 
-The first line holds the scope, each message has a line, and the last line closes the conversation, so that a truncated
-file is detected::
+The first line has the scope, each message has a line, and the last line ends the conversation, so that a truncated file
+is detected::
 
     {"convstore": 1, "scope": {…}, "title": …, "metadata": […], "state": […]}
     {"message": […], "ordinal": 1, "entry": 1, "at": "…", "turn": 1, "unseen": 2, "sources": "1-10",
@@ -10,22 +10,21 @@ file is detected::
     {"end": {"messages": 1, "rewound": [[first, last], …], "changes": [{…}, …], "sources_through": 10,
              "summaries": […]}}
 
-A value is a list of the lines that the codec writes for it, or base64 of them if UTF-8 cannot encode them. Ordinals
-are those of the log, from 1. Summaries are there for readers; an import skips them, because compaction writes new ones.
+A value is a list of the lines that the codec writes for it, or their base64 if UTF-8 cannot encode them. Ordinals are
+those of the log, from 1. Summaries are informative only; an import skips them, because compaction writes new ones.
 
-An item that is no message has the ordinal of the message that it follows; all items are after the messages.
+An item that is not a message has the ordinal of the message that it follows; all items are after the messages.
 
-``changes`` has what happened to turns, variants and rewound messages, and all other facts of entries, in order; see
-`LogChange`. After a repair that moved messages it has only facts and events of turns: an import then rewinds what is
-rewound in the end. ``rewound`` has the ranges of messages that are. A change whose ``values`` are base64 has
-``is_base64``.
+``changes`` has the changes of turns, variants and rewound messages, and all other facts of entries, in order; see
+`LogChange`. After a repair that moved messages it only has facts and events of turns; an import then rewinds the ranges
+of ``rewound``, the messages that are rewound at the end. A change whose ``values`` are base64 has ``is_base64``.
 
-``turn`` is the ordinal of the question that a message belongs to, 0 for none; without it, that of the message before.
-``unseen`` is there for an AI message whose model was not shown that many messages directly before it, and ``added_to``
-for a message that a tool added to its result: the ``result_id`` of the call. ``failed`` is there for a result of which
-the application said so, against its content.
+``turn`` is the ordinal of the question that a message belongs to, 0 if it has no turn; without the field it is that of
+the message before. ``unseen`` is the number of messages directly before an AI message that its model was not shown.
+``added_to`` marks a message that a tool added to its result, by the ``result_id`` of the call. ``failed`` is the
+application's statement about a result, if it differs from the result's content.
 
-A stamp is there if its view shows no summary and saw everything before the entry of its message.
+A message has a stamp if its view has no summary and includes everything before the entry of the message.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ VERSION = 1
 
 _MAX_NUMBER = 2**53
 _CLOCK_SKEW = timedelta(days=1)
-"""A date that is later than this from now cannot be the date of a message."""
+"""Tolerance for clock differences; a date later than this from now is refused."""
 _CHANGE_TEXTS = ("turn", "first_turn", "variant", "call", "values", "message", "name")
 _JSON_NAMES = {str: "string", int: "integer", bool: "boolean", dict: "object", list: "array"}
 _Value = TypeVar("_Value")
@@ -81,10 +80,10 @@ def message_line(
 ) -> bytes:
     """Return the line of one message, with its ordinal and the number of its entry in the archive.
 
-    `turn_before` is the turn of the message before it, None for the first one.
+    `turn_before` is the turn of the message before it; None for the first message.
     """
     message: Any = item.message
-    at: Any = item.at  # each message of a log has one
+    at: Any = item.at  # each message of a log has a date
     parts = {
         "message": _pack(codec, fields_of(message)),
         "ordinal": str(ordinal),
@@ -109,7 +108,7 @@ def message_line(
 
 
 def item_line(codec: Codec, item: StoredItem, *, after: int) -> bytes:
-    """Return the line of an item that is no message, with the ordinal of the message that it follows."""
+    """Return the line of an item that is not a message, with the ordinal of the message that it follows."""
     packed = _pack(codec, {"id": item.id, "kind": item.kind, "data": item.data})
     return _line({"item": packed, "after": str(after)})
 
@@ -136,8 +135,8 @@ def end_line(
 
 
 @dataclass(slots=True)
-class _Open:
-    """A conversation whose last line has not been read yet; with a problem, it becomes a `BadRecord`."""
+class _OpenConversation:
+    """A conversation whose last line was not read yet; with a problem, it becomes a `BadRecord`."""
 
     record: ConversationRecord
     items: list[RecordItem] = field(default_factory=list)
@@ -153,7 +152,7 @@ class ArchiveReader:
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
-        self._open: _Open | None = None
+        self._open: _OpenConversation | None = None
 
     @property
     def is_open(self) -> bool:
@@ -167,20 +166,20 @@ class ArchiveReader:
         )
 
     def spoil(self, problem: str) -> None:
-        """Mark the open conversation as damaged, because one of its lines cannot be read."""
+        """Mark the open conversation as damaged; `problem` says which of its lines cannot be read."""
         if self._open and not self._open.problem:
             self._open.problem = problem
 
     def read(
         self, value: Mapping[str, Any], where: str
     ) -> Iterator[ConversationRecord | BadRecord]:
-        """Read the next line; yield the conversation that it completes or cuts off."""
+        """Read the next line; yield the conversation that it completes, or a `BadRecord` for one that it cuts off."""
         if "convstore" in value:
             yield from self.close()
             self._open = self._begun(value, where)
             return
         if self._open is None:
-            self._open = _Open(
+            self._open = _OpenConversation(
                 _record({}, where), problem="the first line of its conversation is missing"
             )
         try:
@@ -206,22 +205,24 @@ class ArchiveReader:
             yield self._open.as_bad("cut off: the last line of the conversation is missing")
         self._open = None
 
-    def _begun(self, value: Mapping[str, Any], where: str) -> _Open:
+    def _begun(self, value: Mapping[str, Any], where: str) -> _OpenConversation:
         record = _record(value.get("scope"), where)
         version = value["convstore"]
         if type(version) is not int or version != VERSION:
             problem = (
                 f"an export of version {version!r:.80}; this convstore reads version {VERSION}"
             )
-            return _Open(record, problem=problem)
+            return _OpenConversation(record, problem=problem)
         try:
             _typed(value, "scope", dict)
             title = self._optional(value, "title")
             metadata = self._optional(value, "metadata")
             state = self._optional(value, "state")
         except DAMAGED as error:
-            return _Open(record, problem=str(error))
-        return _Open(replace(record, title=title, metadata=metadata or {}, state=state or {}))
+            return _OpenConversation(record, problem=str(error))
+        return _OpenConversation(
+            replace(record, title=title, metadata=metadata or {}, state=state or {})
+        )
 
     def _optional(self, value: Mapping[str, Any], name: str) -> Any:
         return self._codec.decode(_text(value[name]), fetch=_no_payload) if name in value else None
@@ -257,7 +258,9 @@ class ArchiveReader:
             )
         return item
 
-    def _ended(self, conversation: _Open, end: Mapping[str, Any]) -> ConversationRecord | BadRecord:
+    def _ended(
+        self, conversation: _OpenConversation, end: Mapping[str, Any]
+    ) -> ConversationRecord | BadRecord:
         items = conversation.items
         number = len(items)
         if not isinstance(end, Mapping):
@@ -284,7 +287,7 @@ class ArchiveReader:
 def _typed(
     values: Mapping[str, Any], name: str, type_: type[_Value], *, default: Any = ...
 ) -> _Value:
-    """Return a value of exactly this type; a ValueError for any other, and without a default for a missing one."""
+    """Return a value of exactly this type. A missing value is the default; without a default it is a ValueError."""
     if name not in values and default is not ...:
         return default  # type: ignore[no-any-return]
     value = values.get(name)
@@ -296,7 +299,7 @@ def _typed(
 
 
 def _number(values: Mapping[str, Any], name: str, **default: int) -> int:
-    """Return a whole number from 0 that the store can hold."""
+    """Return a whole number of at least 0 that the store can represent; ValueError for any other value."""
     number = _typed(values, name, int, **default)
     if not 0 <= number < _MAX_NUMBER:
         raise ValueError(f"{name!r} must be a whole number from 0, below 2**53")
@@ -310,7 +313,7 @@ def _date(values: Mapping[str, Any]) -> datetime:
 
 
 def _rewound(end: Mapping[str, Any], number: int) -> list[tuple[int, int]]:
-    """Return the ranges of rewound messages that the last line has, each within the first `number` ones."""
+    """Return the ranges of rewound messages from the last line; each must be within the `number` messages."""
     ranges = list[tuple[int, int]]()
     for first, last in _typed(end, "rewound", list, default=[]):
         if not (type(first) is type(last) is int and 1 <= first <= last <= number):
@@ -320,23 +323,23 @@ def _rewound(end: Mapping[str, Any], number: int) -> list[tuple[int, int]]:
 
 
 def _raw(change: LogChange) -> dict[str, Any]:
-    """Return a change as a line has it, without what it does not say."""
-    said = {name: value for name, value in change._asdict().items() if value}
+    """Return the JSON object of a change, without empty fields."""
+    fields = {name: value for name, value in change._asdict().items() if value}
     if encoded := _base64(change.values):
-        said |= {"values": encoded, "is_base64": True}
-    return said | {"ordinal": change.ordinal, "at": change.at.isoformat()}
+        fields |= {"values": encoded, "is_base64": True}
+    return fields | {"ordinal": change.ordinal, "at": change.at.isoformat()}
 
 
 def _change(raw: Mapping[str, Any]) -> LogChange:
-    said: dict[str, Any] = {name: _typed(raw, name, str, default="") for name in _CHANGE_TEXTS}
+    fields: dict[str, Any] = {name: _typed(raw, name, str, default="") for name in _CHANGE_TEXTS}
     for name in ("has_messages", "shows"):
-        said[name] = _typed(raw, name, bool, default=False)
+        fields[name] = _typed(raw, name, bool, default=False)
     if _typed(raw, "is_base64", bool, default=False):
-        said["values"] = _text(said["values"])
+        fields["values"] = _text(fields["values"])
     at = _date(raw)
     if at > datetime.now(UTC) + _CLOCK_SKEW:
-        raise ValueError(f"the date of a change is yet to come: {raw['at']!r}")
-    return LogChange(_number(raw, "ordinal"), _typed(raw, "kind", str), at, **said)
+        raise ValueError(f"the date of a change is in the future: {raw['at']!r}")
+    return LogChange(_number(raw, "ordinal"), _typed(raw, "kind", str), at, **fields)
 
 
 def _record(scope: Any, where: str) -> ConversationRecord:
@@ -345,7 +348,7 @@ def _record(scope: Any, where: str) -> ConversationRecord:
         id=json.dumps(values, sort_keys=True),
         messages=(),
         where=where,
-        fields={"scope": values, **values},  # by the names that a line in OpenAI's format has, too
+        fields={"scope": values, **values},  # under the same names as for OpenAI's format
         scope=values,
     )
 
@@ -359,7 +362,7 @@ def _pack(codec: Codec, value: Any) -> str:
 
 
 def _base64(text: str) -> str:
-    """Return base64 of a text that UTF-8 cannot encode, as JSON would join two lone surrogates; "" for any other."""
+    """Return base64 of a text that UTF-8 cannot encode, else "". JSON would join two lone surrogates of such a text."""
     try:
         text.encode()
     except UnicodeEncodeError:

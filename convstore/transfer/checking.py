@@ -1,6 +1,6 @@
-"""Checks what a record says before any of it is written, because an import that breaks off has half of a conversation.
+"""Checks a record before any part of it is written, because an import that fails later leaves half a conversation.
 
-Its changes are made one by one, so each has to be possible where it stands.
+Its changes are made one by one, so each has to be possible at its position.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from convstore.values.scope import check_id, check_number, check_one_of, id_prob
 from convstore.values.turns import Decision, Pause
 
 MAX_ENTRY_BYTES = 1_000_000
-"""Size of an entry without its payloads."""
+"""Maximum size of an entry without its payloads."""
 
 _MAX_SOURCE_ID = 10**12
-"""Highest source id that is imported. A log gets there after a million results that each skip a million numbers."""
+"""Highest source id that is imported. A log reaches it after a million results that each skip a million numbers."""
 
 _WITHOUT_MESSAGES = ("begin", "activate", "rewind", "undo")
 _CHANGES = (*_WITHOUT_MESSAGES, "append", "wait", "decide", "finish", "stop", "fact")
 
 
 def check_record(record: ConversationRecord, codec: Codec) -> None:
-    """Raise an InvalidInputError for a value of a record that cannot be stored; messages are not looked at."""
+    """Raise an InvalidInputError for a value of a record that cannot be stored; messages are not checked."""
     number = len(record.messages)
     if not isinstance(record.title, str | None):
         raise InvalidInputError(
@@ -62,9 +62,9 @@ def check_record(record: ConversationRecord, codec: Codec) -> None:
 
 
 def check_changes(record: ConversationRecord, codec: Codec) -> None:
-    """Raise an InvalidInputError for changes that no log can have had: they are made one by one, after its messages.
+    """Raise an InvalidInputError for changes that cannot be made in order, each at its position.
 
-    A variant begins at a turn before it has messages, is finished or shown.
+    For example, a variant must begin before it has messages, is finished or is made active.
     """
     if not record.changes:
         return
@@ -91,14 +91,14 @@ def check_changes(record: ConversationRecord, codec: Codec) -> None:
 
 
 def _entry_ends(messages: Sequence[Message]) -> list[int]:
-    """Return the positions, from 0, between the entries of a record; all, if it does not say which it had."""
+    """Return the positions, from 0, between the entries of a record; all positions if it has no entries."""
     entries = [as_item(given).entry for given in messages]
     inside = {at for at, (a, b) in enumerate(pairwise(entries), 1) if a and a == b}
     return [at for at in range(len(entries) + 1) if at not in inside]
 
 
 def _check_ordinal(change: LogChange, last: int, ends: Sequence[int]) -> int:
-    """Return the ordinal of a change, which is not before the last one and not inside an entry."""
+    """Return the ordinal of a change; it must not be before that of the last change, nor inside an entry."""
     if change.has_messages and change.kind in _WITHOUT_MESSAGES:
         raise InvalidInputError(f"its change {change.kind!r} cannot come with messages")
     with_messages = int(change.has_messages)
@@ -108,7 +108,7 @@ def _check_ordinal(change: LogChange, last: int, ends: Sequence[int]) -> int:
     )
     if ends[bisect_left(ends, ordinal)] != ordinal:
         raise InvalidInputError(
-            f"a change of it stands after message {ordinal}, between messages appended together"
+            f"one of its changes follows message {ordinal}, between messages appended together"
         )
     return ordinal
 
@@ -116,7 +116,7 @@ def _check_ordinal(change: LogChange, last: int, ends: Sequence[int]) -> int:
 def _check_fact(
     fact: LogChange, codec: Codec, seen: set[tuple[str, int]], ends: Sequence[int]
 ) -> None:
-    """Check that an entry can have a fact, and no other one of its kind; note it."""
+    """Check that an entry can have a fact, and only one of its kind; add the fact to `seen`."""
     if not fact.name.isidentifier():
         raise InvalidInputError(f"the kind of a fact must be a word, not {fact.name!r:.80}")
     if bytes_of(fact.values) > MAX_ENTRY_BYTES:
@@ -125,19 +125,19 @@ def _check_fact(
     check_fact(fact, codec, before=before)
     place = (fact.name, fact.ordinal)
     if fact.has_messages and place in seen:
-        raise InvalidInputError(f"an entry of it has two facts of the kind {fact.name!r}")
+        raise InvalidInputError(f"one of its entries has two facts of the kind {fact.name!r}")
     if fact.has_messages:
         seen.add(place)
 
 
-def _asks_anew(change: LogChange) -> bool:
+def _has_own_question(change: LogChange) -> bool:
     """Return True if a change begins a variant with a question of its own."""
     return change.kind == "begin" and change.turn == change.variant
 
 
 def _needs_message(change: LogChange) -> bool:
-    """Return True if a change names a message: an undo of what left an empty place restores none."""
-    return bool(change.message) or change.kind == "rewind" or _asks_anew(change)
+    """Return True if a change refers to a message; an undo may have no message to restore."""
+    return bool(change.message) or change.kind == "rewind" or _has_own_question(change)
 
 
 def _places(messages: Sequence[Message]) -> dict[Any, int]:
@@ -155,7 +155,7 @@ def _check_question(change: LogChange, questions: Mapping[str, int]) -> None:
 
 
 def _check_call(change: LogChange) -> None:
-    """Check how a call waits, or what was decided about it: readers take both as they are."""
+    """Check the values of a waiting call or of a decision, because readers do not check them."""
     if change.kind not in ("wait", "decide"):
         return
     check_id(change.call, name="the call of a change")
@@ -173,12 +173,13 @@ def _check_call(change: LogChange) -> None:
 def _check_variant(
     change: LogChange, questions: Mapping[str, int], begun: dict[tuple[str, str], bool]
 ) -> None:
-    """Check a change of a variant, given the variants begun before and if each was shown; note what it does."""
-    _check_place(change, questions)
+    """Check a change of a variant, and update `begun`: the earlier variants, True for those that were shown."""
+    _check_position(change, questions)
     variant = (change.first_turn, change.variant)
     if change.kind == "begin":
         begun.setdefault(variant, False)
-    if change.kind == "activate" and change.variant == change.turn:  # it may be the first one there
+    # the turn's first answer does not need a beginning
+    if change.kind == "activate" and change.variant == change.turn:
         return
     if variant not in begun:
         raise InvalidInputError(f"its variant {change.variant!r:.80} has no beginning")
@@ -189,13 +190,13 @@ def _check_variant(
         )
 
 
-def _check_place(change: LogChange, questions: Mapping[str, int]) -> None:
-    """Check that a change of a variant follows the question that it is of."""
-    if change.turn not in questions and not _asks_anew(change):
+def _check_position(change: LogChange, questions: Mapping[str, int]) -> None:
+    """Check that a change of a variant follows the question of its turn."""
+    if change.turn not in questions and not _has_own_question(change):
         raise InvalidInputError(f"it lacks the question {change.turn!r:.80} of one of its variants")
     if questions.get(change.first_turn, change.ordinal + 1) > change.ordinal:
         raise InvalidInputError(
-            f"its variant {change.variant!r:.80} stands before the question that it is of"
+            f"its variant {change.variant!r:.80} precedes the question of its turn"
         )
 
 
@@ -212,7 +213,7 @@ def _questions(messages: Sequence[Message]) -> dict[Any, int]:
 
 
 def check_item(item: RecordItem, position: int) -> None:
-    """Raise an InvalidInputError for a value beside a message that cannot be stored."""
+    """Raise an InvalidInputError for a value of an item, other than the message, that cannot be stored."""
     check_number(item.entry, name="entry", minimum=0)
     if item.turn is not None:
         check_number(item.turn, name="turn", minimum=0, maximum=position)
@@ -230,7 +231,7 @@ def _check_names(values: Any, name: str) -> None:
 
 
 def numbers_in(sources: str) -> list[int]:
-    """Return the source ids that an export names for a message."""
+    """Return the source ids that an export has for a message."""
     try:
         return read_ids(sources)
     except ValueError as error:

@@ -1,7 +1,7 @@
 """Reads the path of a thread: the chain of parents of its newest checkpoint, and the state of each.
 
-LangGraph's interface of checkpointers is used in pages, since a saver may read a whole thread before its first
-checkpoint. Savers are synchronous or asynchronous; each is used by the calls that it has.
+Checkpoints are read in pages through LangGraph's interface, because a saver may load a whole thread before it yields
+the first checkpoint. Savers are synchronous or asynchronous, and the matching methods are called.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from convstore.integration import driver_errors
 from convstore.transfer.states import Checkpoint, plain_state, rebuilt
 
 _PAGE = 5
-"""Checkpoints that are read at once. Each may have the whole state of its thread."""
+"""Number of checkpoints that are read at once. Each may contain the whole state of its thread."""
 
 
 @dataclass(slots=True)
@@ -29,8 +29,8 @@ class CheckpointPath:
         saver: A checkpointer.
         thread_id: The thread.
         channel: Key of the messages in the state.
-        others: Id and parent of each checkpoint that is not on the path.
-        is_cut: A parent is missing, so checkpoints before it were deleted.
+        others: The parent of each checkpoint that is not on the path, by id.
+        is_cut: True if a parent is missing, so that the checkpoints before it were deleted.
     """
 
     saver: Any
@@ -41,7 +41,7 @@ class CheckpointPath:
 
     @property
     def branches(self) -> int:
-        """Return the number of other branches: of checkpoints beside the path that have no child."""
+        """The number of other branches: of checkpoints outside the path that have no child."""
         return len(self.others.keys() - set(self.others.values()))
 
     async def states(self) -> AsyncGenerator[tuple[Checkpoint, list[Any]], None]:
@@ -62,17 +62,17 @@ class CheckpointPath:
     async def _rebuilt(
         self, checkpoints: list[Checkpoint], base: Checkpoint | None
     ) -> list[tuple[Checkpoint, list[Any]]]:
-        """Return checkpoints that have changes only with their messages.
+        """Return checkpoints that only store changes, with their messages.
 
         Args:
-            checkpoints: From the newest to the oldest.
-            base: The checkpoint before them, which has a value of the channel, or the first one of the thread.
+            checkpoints: The checkpoints, from the newest to the oldest.
+            base: The checkpoint before them, which has the value of the channel; None at the beginning of the thread.
         """
         if not checkpoints:
             return []
         if base is None and self.is_cut:
             raise InvalidInputError(
-                "its messages cannot be rebuilt: the checkpoints have changes only, "
+                "its messages cannot be rebuilt: the checkpoints only store changes, "
                 "and those before them were deleted"
             )
         found = await self._call(
@@ -99,7 +99,7 @@ class CheckpointPath:
                     yield checkpoint
                 else:
                     self.others[checkpoint.id] = checkpoint.parent
-        # The clock of another worker may have given a parent a later id than its child's.
+        # A parent may have a later id than its child if the clocks of two workers differ.
         while wanted and wanted not in read:
             found = await self._call(
                 "get_tuple", {"configurable": self._configurable | {"checkpoint_id": wanted}}
@@ -141,7 +141,7 @@ class CheckpointPath:
             )
 
     async def _call(self, name: str, *values: Any, **options: Any) -> Any:
-        """Call a method of the saver by its name: the asynchronous one if the saver has it."""
+        """Call a method of the saver by its name; the asynchronous one if the saver implements it."""
         try:
             async with driver_errors():
                 return await getattr(self.saver, f"a{name}")(*values, **options)

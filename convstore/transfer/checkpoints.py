@@ -1,7 +1,7 @@
 """Reads the threads of a LangGraph checkpointer: every message that their checkpoints have, in order, each once.
 
-A state holds only the messages that the graph kept. So a thread is read along its path, the chain of parents of its
-newest checkpoint, through LangGraph's interface of checkpointers. The checkpoints are only read.
+A state only has the messages that the graph kept. So all checkpoints on the path of a thread are read, the chain of
+parents of its newest checkpoint, through LangGraph's interface of checkpointers. The checkpoints are not changed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from convstore.transfer.records import (
     where_of,
 )
 from convstore.transfer.savers import other_namespaces_of, thread_ids_of
-from convstore.transfer.states import Place, StateHistory
+from convstore.transfer.states import StateHistory, TrackedMessage
 from convstore.values.log_records import RecordItem
 from convstore.values.plain import counted
 from convstore.values.scope import check_one_of
@@ -38,19 +38,22 @@ async def read_checkpoints(
 ) -> AsyncGenerator[ConversationRecord | BadRecord, None]:
     """Yield the threads of a checkpointer one at a time; the checkpoints of a thread are read in pages.
 
-    A message stands where it came into the state, and has the text that it had last. A message without an id gets one
-    made from the thread, the step and its index. Writes of an interrupted step are part of the thread. The notes of a
-    record count removed and replaced messages, and what is left out: summaries, other branches and the namespaces of
-    subgraphs. Checkpoints that convstore's middleware or nodes wrote are not read, because the log has their messages.
+    A message is imported at the position where it entered the state, with its last content. A message without an id
+    gets
+    one that is derived from the thread, the step and its index. Writes of an interrupted step are part of the thread.
+    The notes of a record count removed and replaced messages, and the parts that are left out: summaries, other
+    branches
+    and the namespaces of subgraphs. Checkpoints of convstore's middleware or nodes are not read, because the log has
+    their messages.
 
-    The fields of a record for its scope are ``thread_id`` and ``metadata.…``, the metadata that its checkpoints agree
-    on; see `ConversationRecord.fields`.
+    The fields of a record for its scope are ``thread_id`` and ``metadata.…``, the metadata that is equal in all its
+    checkpoints; see `ConversationRecord.fields`.
 
     Args:
         saver: A checkpointer, such as ``MongoDBSaver``, ``AsyncPostgresSaver`` or ``SqliteSaver``.
-        thread_ids: The threads; by default all threads of a saver of LangGraph's for MongoDB, Postgres or SQLite.
-        removed: Messages that were removed from the state are rewound: in the log, and in no view. "leave out" does
-            not import them.
+        thread_ids: The threads; by default all threads of one of LangGraph's savers for MongoDB, Postgres or SQLite.
+        removed: The effect on messages that were removed from the state: "rewind" imports and rewinds them, so that
+            views do not show them; "leave out" does not import them.
         channel: Key of the messages in the state.
 
     Raises:
@@ -94,7 +97,7 @@ async def _record_or_bad(
         return BadRecord(where, str(error))
     except StoreError:
         raise
-    except Exception as error:  # noqa: BLE001 - of any saver; the next thread may be readable
+    except Exception as error:  # noqa: BLE001 - savers raise any error; the next thread may be readable
         reason = f"its checkpoints cannot be read: {type(error).__name__} ({location_of(error)})"
         return BadRecord(where, reason)
 
@@ -112,21 +115,21 @@ async def _record(
     notes = [*_notes_of(path), *_notes(history, removed)]
     if namespaces := await other_namespaces_of(saver, thread_id):
         notes.append(f"left out: {counted(namespaces, 'other namespace')}, of subgraphs")
-    places = history.places()
+    messages = history.messages()
     if removed == "leave out":
-        places = [place for place in places if place.is_active]
+        messages = [message for message in messages if message.is_active]
     return ConversationRecord(
         id=thread_id,
-        messages=[_item(place) for place in places],
+        messages=[_item(message) for message in messages],
         where=where,
         fields={"thread_id": thread_id, "metadata": history.metadata},
-        rewound=hidden_ranges(place.is_active for place in places),
+        rewound=hidden_ranges(message.is_active for message in messages),
         notes=notes,
     )
 
 
 def _check_found(history: StateHistory) -> None:
-    """Raise an InvalidInputError if a thread has no checkpoint, or no messages where they are looked for."""
+    """Raise an InvalidInputError if a thread has no checkpoint, or if its state lacks the channel of the messages."""
     if not history.checkpoints:
         raise InvalidInputError(
             "the checkpointer has no checkpoint of this thread in its root namespace"
@@ -139,13 +142,13 @@ def _check_found(history: StateHistory) -> None:
 
 
 def _notes(history: StateHistory, removed: Removed) -> list[str]:
-    """Count the messages that changed after they were written, and what is left out."""
-    places = history.places()
+    """Return notes that count removed and replaced messages, and the parts that are left out."""
+    messages = history.messages()
     notes = list[str]()
-    if gone := sum(not place.is_active for place in places):
+    if gone := sum(not message.is_active for message in messages):
         outcome = {"rewind": "rewound", "leave out": "left out"}[removed]
         notes.append(f"{outcome}: {counted(gone, 'message')} that the graph removed from its state")
-    if replaced := sum(place.is_replaced for place in places):
+    if replaced := sum(message.is_replaced for message in messages):
         notes.append(
             f"replaced in the state: {counted(replaced, 'message')}; the last content is imported"
         )
@@ -155,7 +158,10 @@ def _notes(history: StateHistory, removed: Removed) -> list[str]:
             "compact makes new ones"
         )
     if history.is_taken_over:
-        notes.append("left out: the checkpoints since convstore keeps the messages of this thread")
+        notes.append(
+            "left out: the newer checkpoints, because convstore has kept the messages of this "
+            "thread since then"
+        )
     return notes
 
 
@@ -168,8 +174,11 @@ def _notes_of(path: CheckpointPath) -> list[str]:
     return notes
 
 
-def _item(place: Place) -> RecordItem:
-    where = f"checkpoint {place.checkpoint}, message {place.index + 1}"
+def _item(tracked: TrackedMessage) -> RecordItem:
+    where = f"checkpoint {tracked.checkpoint}, message {tracked.index + 1}"
     return RecordItem(
-        message=place.message, key=f"{place.step}:{place.index}", where=where, at=place.at
+        message=tracked.message,
+        key=f"{tracked.step}:{tracked.index}",
+        where=where,
+        at=tracked.at,
     )

@@ -1,8 +1,8 @@
-"""Reads messages as JSON files hold them: OpenAI's format, and the two that LangChain writes.
+"""Reads messages from JSON objects: OpenAI's format, and the two formats that LangChain writes.
 
-``{"role": …}`` is OpenAI's format, which `append` takes. ``{"type": …, "data": {…}}`` is what ``message_to_dict``
-writes, ``{"type": …, "content": …}`` what ``model_dump`` does, LangGraph's API too. Only LangChain's message classes
-are built; ``langchain_core.load`` is not used, because it builds any class by name.
+``{"role": …}`` is OpenAI's format, which `append` accepts. ``{"type": …, "data": {…}}`` is written by
+``message_to_dict``, ``{"type": …, "content": …}`` by ``model_dump`` and LangGraph's API. Only LangChain's message
+classes are built; ``langchain_core.load`` is not used, because it builds any class by name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from convstore.values.log_records import RecordItem
 
 CREATED = ("created_at", "timestamp", "create_time")
 UPDATED = ("updated_at", "update_time")
-"""Fields that hold the date of the last message of a conversation."""
+"""Fields with the date of the last message of a conversation."""
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = 80
@@ -52,7 +52,7 @@ def as_item(given: Message) -> RecordItem:
 
 
 def item_of(raw: Any, *, where: str = "", key: str = "", at: datetime | None = None) -> RecordItem:
-    """Read a message of a file; the item of an unreadable message holds the problem.
+    """Read a message of a file; the item of an unreadable message has the problem.
 
     >>> item_of({"type": "human", "data": {"content": "Hi"}}).message.text
     'Hi'
@@ -78,14 +78,14 @@ def item_of(raw: Any, *, where: str = "", key: str = "", at: datetime | None = N
 
 
 def without_id(message: Any) -> Any:
-    """Return a message, or a dict of one, without its id; anything else as it is."""
+    """Return a message, or a dict of one, without its id; any other value is unchanged."""
     if isinstance(message, BaseMessage):
         return message.model_copy(update={"id": None})
     return {**message, "id": None} if isinstance(message, Mapping) else message
 
 
 def moment_of(raw: Mapping[str, Any], names: Sequence[str] = CREATED) -> datetime | None:
-    """Return the date in the first of `names` that holds a readable one; None if none does.
+    """Return the date from the first of `names` with a readable one; None without a readable date.
 
     A date is a number of seconds or milliseconds, also as text; a date of ISO 8601; a datetime; or the form that
     mongoexport writes. A date without a time zone is UTC.
@@ -109,8 +109,8 @@ def unread_date(raw: Mapping[str, Any], names: Sequence[str] = CREATED) -> str:
 
 
 def _moment(value: Any) -> datetime | None:
-    """Return a date in the past in UTC; None for anything else, which cannot be the date of a message."""
-    value = _plain(_plain(value))  # a date may hold a number
+    """Return a date in the past in UTC; None for any other value, which cannot be the date of a message."""
+    value = _plain(_plain(value))  # a `$date` may contain a `$numberLong`
     for parse in _PARSERS if isinstance(value, str) else (_TIMESTAMP.validate_python,):
         with suppress(ValueError, OverflowError):
             found = parse(value)
@@ -133,7 +133,7 @@ _PARSERS: Sequence[Callable[[Any], datetime]] = (datetime.fromisoformat, _from_d
 
 
 def _plain(value: Any) -> Any:
-    """Unwrap ``{"$date": …}`` or ``{"$numberLong": …}``, as mongoexport writes them."""
+    """Unwrap mongoexport's ``{"$date": …}`` or ``{"$numberLong": …}``."""
     if isinstance(value, Mapping) and len(value) == 1:
         [(name, inner)] = value.items()
         return inner if _MONGOEXPORT.fullmatch(str(name)) else value

@@ -1,7 +1,7 @@
 """Writes conversations as JSON lines: in OpenAI's format, or in the lossless archive format.
 
-Conversations are read one at a time, in pages, and each is written once it was read completely. So a long conversation
-never has to fit in memory, and the output holds no partial conversation.
+Conversations are read one at a time, in pages, and each is written after it was read completely. So a long conversation
+never has to fit in memory, and the output never has a partial conversation.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ async def export_conversations(
     on_problem: Callable[[Problem], object] = lambda _: None,
     on_conversation: Callable[[ExportReport], object] = lambda _: None,
 ) -> ExportReport:
-    """Write every conversation, or those with some scope values, as stored when each is read.
+    """Write every conversation, or those with some scope values, each as stored at the time when it is read.
 
-    The conversations of sub-agents follow the one that they are below.
+    The conversations of sub-agents follow that of the agent that called them.
 
-    - "convstore" holds everything: messages with artifacts and ids, dates, source ids, rewinds, variants, what was
-      said of turns and decided about calls, items, titles, metadata, states and annotations. `read_file` and
-      `import_conversations` restore all of it.
+    - "convstore" is complete: messages with artifacts and ids, dates, source ids, rewinds, variants, events of turns,
+      decisions about calls, items, titles, metadata, states and annotations. `read_file` and `import_conversations`
+      restore all of it.
     - "openai" has one conversation a line, with its active messages, their ids and their fields in OpenAI's format.
-    - "fine-tuning" holds only finished turns that OpenAI's fine-tuning accepts. Other turns are left out and
-      reported, and so are conversations without an answer.
+    - "fine-tuning" only has finished turns that OpenAI's fine-tuning accepts. Other turns are left out and reported,
+      and so are conversations without an answer.
 
-    Fields that a format cannot hold are reported. A conversation that cannot be read or written is left out and
+    Fields that a format cannot store are reported. A conversation that cannot be read or written is left out and
     reported; one that is deleted meanwhile is skipped.
 
     Args:
@@ -95,7 +95,7 @@ async def export_conversations(
         )
     if not callable(write):
         raise InvalidInputError(
-            'write is a function that takes bytes, such as open(path, "wb").write, '
+            'write must be a function that takes bytes, such as open(path, "wb").write, '
             f"not {type(write).__name__}"
         )
     if limit is not None:
@@ -121,7 +121,7 @@ async def export_conversations(
 async def _export_conversation(
     work: _Export, info: ConversationInfo, write: Callable[[bytes], object]
 ) -> None:
-    """Write a conversation in pieces, once all of it was read."""
+    """Write a conversation in pieces, after it was read completely."""
     with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
         if not await work.conversation(info, file):
             return
@@ -136,10 +136,10 @@ async def _export_conversation(
 async def _conversations(
     store: ConversationStore, scope: Mapping[str, str]
 ) -> AsyncGenerator[ConversationInfo, None]:
-    """Yield every conversation that exists at the start once, and some of those created meanwhile.
+    """Yield every conversation that exists at the start once, and some conversations that are created meanwhile.
 
-    Listings have the newest first, so an append moves a conversation into the part that was listed already. The newest
-    conversations are listed again until no conversation was missed.
+    Listings have the newest conversations first, so an append moves a conversation into the part that was listed
+    already. Therefore the newest ones are listed again until no conversation was missed.
     """
     seen: set[bytes] = set()
     start: datetime | None = None
@@ -222,7 +222,7 @@ class _Export:
         file.write(begin_line(codec, info, state=state))
         changes = LogChanges(codec)
         turn: int | None = None
-        # entries without messages do not count: an import writes its own
+        # entries without messages are not counted, because an import writes its own
         messages = entry = last = 0
         async for item in log_of(chat).read(end, changes):
             messages += 1
@@ -275,10 +275,10 @@ class _OpenAIConversation:
     """Writes the turns of a conversation to a file as one line in OpenAI's format.
 
     Attributes:
-        is_training: True for fine-tuning, which takes only some turns and fields.
+        is_training: True for fine-tuning, which only accepts some turns and fields.
         messages: Number of messages written.
         answers: Number of answers among them.
-        missing_fields: For each field that the format cannot hold, the number of messages that have it.
+        missing_fields: For each field that the format cannot store, the number of messages that have it.
     """
 
     def __init__(self, info: ConversationInfo, file: IO[bytes], *, is_training: bool) -> None:
@@ -290,7 +290,7 @@ class _OpenAIConversation:
         self.missing_fields = Counter[str]()
 
     def add(self, turn: Turn) -> str:
-        """Write a turn; return the reason OpenAI's fine-tuning would reject it, "" if it was written."""
+        """Write a turn; if OpenAI's fine-tuning would reject it, return the reason instead, else ""."""
         messages = list[dict[str, Any]]()
         missing_fields = list[str]()
         for message in turn.messages:

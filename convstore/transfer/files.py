@@ -1,7 +1,7 @@
 """Reads JSON lines: one conversation a line, with messages in OpenAI's or LangChain's format.
 
-``{"id": …, "messages": […]}``, or the state of a LangGraph thread, ``{"values": {"messages": […]}}``. The other fields
-of the object can make the scope. Lines of an archive are handed to ``archive``.
+``{"id": …, "messages": […]}``, or the state of a LangGraph thread, ``{"values": {"messages": […]}}``. A scope can be
+made from the other fields of the object. Lines of an archive are read by ``archive``.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _KEPT = frozenset({"scope", "title", "metadata", *CREATED, *UPDATED})
 """Fields of an object, besides its id and messages, that a conversation keeps."""
 
 _LINE_BYTES = 512 * 1024 * 1024
-"""Longer lines are left out, because Python needs several times their size to parse them."""
+"""Maximum length of a line; longer ones are left out, because Python needs several times their size to parse them."""
 
 _GZIP = b"\x1f\x8b"
 _SQLITE = b"SQLite format 3\0"
 _PIECE = 1 << 20
 _UNPACKED_BYTES = 1 << 26
-"""Bytes that any gzip file may unpack to."""
+"""Size to which any gzip file may unpack."""
 _UNPACKED_RATIO = 200
-"""Bytes that each byte of a gzip file may unpack to. Conversations are packed 3 to 30 times."""
+"""Further size for each byte of a gzip file. Conversations are compressed by a factor of 3 to 30."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a file: its number from 1, and its JSON object, or the reason why it has none."""
+    """A line of a file: its number from 1, and its JSON object, or the problem of a line without one."""
 
     number: int
     value: dict[str, Any]
@@ -96,7 +96,7 @@ def _unpacked(raw: IO[bytes]) -> IO[bytes]:
 
 
 class _BoundedGzip(gzip.GzipFile):
-    """A gzip file of which at most `limit` bytes are read as lines."""
+    """A gzip file that is read by lines, up to `limit` bytes in total."""
 
     def __init__(self, raw: IO[bytes], limit: int) -> None:
         super().__init__(fileobj=raw, mode="rb")
@@ -185,7 +185,7 @@ def _is_database(path: Path) -> bool:
 
 
 def scope_keys_of(path: Path) -> tuple[str, ...]:
-    """Return the scope keys of the first conversation of an export, in either format; none for any other file."""
+    """Return the scope keys of the first conversation of an export, in either format; () for any other file."""
     if _is_database(path):
         return ()
     with closing(read_lines(path)) as lines:
@@ -202,7 +202,7 @@ def _record(path: Path, line: Line, where: str) -> ConversationRecord | BadRecor
     value = line.value
     messages = _messages_in(value)
     if not messages:
-        return BadRecord(where, 'no conversation: an object with a list "messages" is needed')
+        return BadRecord(where, 'not a conversation: an object with a list "messages" is needed')
     fields = _fields(value)
     items = [
         item_of(raw, where=f"{where}, message {position}")
@@ -226,7 +226,7 @@ def _record(path: Path, line: Line, where: str) -> ConversationRecord | BadRecor
 
 
 def _fields(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an object without its messages; those of the state that it has as "values" by their path."""
+    """Return the fields of an object without its messages; fields of a state in "values" are named by their path."""
     fields = {name: field for name, field in value.items() if name not in ("messages", "values")}
     state = value.get("values")
     inner = state if isinstance(state, dict) else {}
@@ -235,7 +235,7 @@ def _fields(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _messages_in(value: Mapping[str, Any]) -> list[Any]:
-    """Return the messages of an object, or of the state that it has as "values"; [] if it has no list of them."""
+    """Return the list of messages of an object, or of the state in its "values"; [] without such a list."""
     messages = value.get("messages")
     if messages is None and isinstance(value.get("values"), dict):
         messages = value["values"].get("messages")
@@ -243,7 +243,7 @@ def _messages_in(value: Mapping[str, Any]) -> list[Any]:
 
 
 def _optional(value: Mapping[str, Any], name: str, kind: type, notes: list[str]) -> Any:
-    """Return a field of an object if it has the right type; None with a note if it has another one."""
+    """Return a field of an object; None if it is missing, and None with a note if it has another type."""
     field = value.get(name)
     if field is None or isinstance(field, kind):
         return field

@@ -26,12 +26,12 @@ async def read_history_collection(
     """Yield the conversations of a collection one at a time, ordered by session id.
 
     A record has the fields of its documents, except the history; see `ConversationRecord.fields`. A message without an
-    id gets one made from the ``_id`` of its document. The date of a message is that of its ``_id``.
+    id gets one that is derived from the ``_id`` of its document. The date of a message is that of the ``_id``.
 
     Args:
         collection: Of PyMongo's async client, Motor or mongomock-motor.
-        session_key: The field with the session id (``session_id_key`` there).
-        history_key: The field with the message (``history_key`` there).
+        session_key: The field with the session id, the class's ``session_id_key``.
+        history_key: The field with the message, the class's ``history_key``.
 
     Raises:
         StoreError: The server does not answer, or refuses a command.
@@ -53,7 +53,7 @@ async def read_history_collection(
 
 
 async def _sessions(collection: Any, session_key: str) -> AsyncGenerator[Any, None]:
-    """Yield each session id once, by a walk over the index that langchain-mongodb creates on it."""
+    """Yield each session id once, in the order of the index that langchain-mongodb creates on it."""
     last: Any = _sessions
     cursor = (
         collection.find({}, {session_key: 1, "_id": 0})
@@ -73,7 +73,7 @@ async def _sessions(collection: Any, session_key: str) -> AsyncGenerator[Any, No
 async def _conversation(
     collection: Any, session: Any, where: str, *, session_key: str, history_key: str
 ) -> ConversationRecord:
-    # Unsorted, as in that class: _id sorts by seconds, and several workers may write in the same second.
+    # Not sorted, as in langchain-mongodb: several workers may write in the same second, by which `_id` sorts.
     documents = [
         document async for document in documents_of(collection.find({session_key: session}))
     ]

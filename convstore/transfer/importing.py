@@ -3,7 +3,7 @@
 Stored messages of a record are found by their ids, and only the messages after them are appended. So a killed import
 resumes where it stopped, and repeating a finished one writes nothing.
 
-The module is long because each record passes through all of it, in order.
+The module is long because it has all steps of the import of one record, in order.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from convstore.exceptions import (
 from convstore.integration import TailMoved, as_of, host_of, log_of, until_written
 from convstore.transfer.jobs import each_of, location_of, run_each
 from convstore.transfer.prepare import (
-    Batch,
+    ImportBatch,
     ReadyMessage,
     batches_of,
     by_batch,
@@ -103,19 +103,20 @@ async def import_conversations(
     """Append the messages of each record to the conversation of its scope, whole turns at a time, in order.
 
     Run it again after a kill, or when the source has grown: only messages missing at the end of conversations are
-    written. Concurrent runs write each message once. A conversation is left unchanged if it holds messages that its
-    record does not have, or if one of the record's messages cannot be stored. A turn gets the date of its source, else
-    that of the turn before, else that of the import; unreadable dates are reported. At most `jobs` records are in
-    memory. Each conversation is indexed for searches once it is imported.
+    written. Concurrent runs write each message once. A conversation is left unchanged if it has messages that its
+    record
+    does not have, or if one of the record's messages cannot be stored. A turn gets its date from the source, else that
+    of the turn before, else that of the import; unreadable dates are reported. At most `jobs` records are in memory.
+    Each conversation is indexed for searches after its import.
 
     Args:
         store: The store to write to. It must be set up, unless `dry_run`.
         records: Records of ``read_file`` or ``read_history_collection``, or your own.
         scope: Scope of the conversations: values for all, a `ScopeRule`, or a function. By default a record's own
             scope, and its id for the last scope key.
-        jobs: Conversations at a time.
+        jobs: Number of conversations that are imported at a time.
         limit: Maximum number of conversations to read.
-        dry_run: Read and compare everything, write nothing.
+        dry_run: Read and compare everything, but write nothing.
         skip_messages: Leave out messages that cannot be stored, instead of their conversations.
         on_problem: Called with each problem.
         on_conversation: Called with the report after each conversation.
@@ -147,10 +148,12 @@ async def import_conversations(
 
 @dataclass(frozen=True, slots=True)
 class _Import:
-    """One run of an import; `seen` maps the scopes of the run to the location of their record.
+    """One run of an import.
 
-    Children are imported after their parent, one by one, because they share its source numbers: `families` has a lock
-    for each outermost conversation.
+    Attributes:
+        seen: The location of the record of each scope in this run.
+        families: A lock for each outermost conversation. Its children are imported one by one, because they share its
+            source numbers.
     """
 
     store: ConversationStore
@@ -177,13 +180,13 @@ class _Import:
                 else:
                     raise InvalidInputError(
                         "a record must be a ConversationRecord(id=…, messages=…), "
-                        f"not {type(record).__name__}; read_file(path) makes them of a file"
+                        f"not {type(record).__name__}; read_file(path) yields them from a file"
                     )
                 if limit is not None and self.report.conversations >= limit:
                     return
 
     async def import_one(self, record: ConversationRecord) -> None:
-        """Import one record, or report why it was left out; raise errors that concern all records."""
+        """Import one record, or report the reason why it is left out; raise errors that concern all records."""
         try:
             await self._import(record)
         except (NotSetUpError, StoreUnavailableError):
@@ -202,7 +205,7 @@ class _Import:
         self.report.note(Problem(what, record.where, record.id, reason))
 
     async def _scope(self, record: ConversationRecord) -> Scope:
-        """Return the scope of a record, which no other record of this run may have."""
+        """Return the scope of a record, which must differ from those of all other records of this run."""
         found = self.scope_of(record)
         values = await found if isinstance(found, Awaitable) else found
         keys = self.store.scope_keys
@@ -262,19 +265,19 @@ class _Import:
     async def _index(self, chat: Conversation, written: int) -> None:
         """Index a conversation for searches if messages were written to it."""
         if written and not self.dry_run:
-            with suppress(CorruptDocumentError):  # whoever reads it reports it
+            with suppress(CorruptDocumentError):  # reported when the conversation is read
                 await host_of(self.store).seal(chat.scope)
 
     async def _run(
         self, chat: Conversation, record: ConversationRecord, messages: Sequence[ReadyMessage]
     ) -> tuple[int, list[str]]:
-        """Import a record, going on where the log ends as often as a concurrent import of it is ahead.
+        """Import a record; start again from the end of the log whenever another writer has appended meanwhile.
 
         Return the number of messages written, and differences from the source.
         """
         written = 0
 
-        async def go_on() -> list[str]:
+        async def attempt() -> list[str]:
             nonlocal written
             work = _ConversationImport(chat, record, messages, dry_run=self.dry_run)
             try:
@@ -283,15 +286,15 @@ class _Import:
                 written += work.written
                 self.report.messages += work.written
 
-        changed = await until_written(go_on, TailMoved)
+        changed = await until_written(attempt, TailMoved)
         return written, changed
 
 
 class _ConversationImport:
     """Import of one record; with `dry_run`, it only compares, and the database need not be set up.
 
-    Concurrent imports of one record make the same writes in the same order. Each directly follows what this one has
-    seen of the log, so it is made once.
+    Concurrent imports of one record make the same writes in the same order. Each write is conditional on the end of the
+    log that was read, so only one of them succeeds.
 
     Attributes:
         known: Number of messages that are stored already.
@@ -366,20 +369,24 @@ class _ConversationImport:
             between = "between messages that were stored before"
             self._differences.append(f"not imported: {counted(missing, 'item')} {between}")
         if known or self._record.changes:
-            self._differences += await self._lacking()
+            self._differences += await self._missing_changes()
         if self._kept:
             names = ", ".join(self._kept)
             self._differences.append(f"kept as they were, the source has others: {names}")
 
-    async def _lacking(self) -> list[str]:
-        """Return which rewinds and changes of the record the log lacks."""
+    async def _missing_changes(self) -> list[str]:
+        """Return the rewinds and changes of the record that the log lacks, in words."""
         stored = self._stored
         if self.known < len(self._messages):
             stored = await self._log.find([message.id for message in self._messages])
         return await differences(self._log, self._record, self._messages, stored)
 
     async def _look(self) -> tuple[int, int]:
-        """Count the stored messages of the record, which must be first and last in the log, and all stored ones."""
+        """Count the stored messages of the record and all messages of the log.
+
+        Raises:
+            InvalidInputError: The log has other content or another order, so that the record cannot continue it.
+        """
         entries, messages = await self._stored_counts()
         if not entries:
             return 0, 0
@@ -391,8 +398,8 @@ class _ConversationImport:
         if new := len(self._messages) - len(found):
             others = messages - len(found)
             self._check_order(found, new, others=others)
-        places = [self._stored[message.id] for message in found]
-        if any((a.entry, a.ordinal) > (b.entry, b.ordinal) for a, b in pairwise(places)):
+        ids = [self._stored[message.id] for message in found]
+        if any((a.entry, a.ordinal) > (b.entry, b.ordinal) for a, b in pairwise(ids)):
             raise InvalidInputError(
                 "the conversation has these messages in another order; choose another scope"
             )
@@ -409,9 +416,9 @@ class _ConversationImport:
         return (end.entries, end.messages) if end else (0, 0)
 
     def _is_stored(self, message: ReadyMessage, through: int) -> bool:
-        """Return True if a message is in an entry up to this one: a concurrent import may have appended more since."""
-        place = self._stored.get(message.id)
-        return place is not None and place.entry <= through
+        """Return True if a message is in an entry up to `through`; later ones may be of a concurrent import."""
+        stored_id = self._stored.get(message.id)
+        return stored_id is not None and stored_id.entry <= through
 
     def _check_content(self) -> None:
         """Check that each stored message has the content that the record has."""
@@ -449,15 +456,15 @@ class _ConversationImport:
         for batch in batches_of(self._record, self._messages):
             new = batch.messages[max(0, self.known - done) :]
             done += len(batch.messages)
-            # An earlier run that was killed can only have missed what follows the last message that it stored.
+            # An earlier run that was killed can only have missed the writes after the last message that it stored.
             is_last_stored = done == stored == self.known
             if new:
                 await self._append_batch(batch, new)
             if new or is_last_stored:
-                await self._follow(batch, is_known=not new)
+                await self._write_following(batch, is_known=not new)
 
-    async def _follow(self, batch: Batch, *, is_known: bool) -> None:
-        """Do what follows a batch; with `is_known` as far as the log lacks it."""
+    async def _write_following(self, batch: ImportBatch, *, is_known: bool) -> None:
+        """Write the rewinds, changes and items after a batch; with `is_known` only those that the log lacks."""
         is_hidden = is_known and has(joined(self._record.rewound), batch.messages[-1].position)
         if is_hidden:
             await self._append_late_items(batch)
@@ -467,30 +474,30 @@ class _ConversationImport:
             await self._append_late_items(batch)
 
     async def _make_changes(self, last: ReadyMessage | None, *, is_known: bool) -> None:
-        """Make the changes after a message, or before all; with `is_known` those that the log lacks."""
+        """Make the changes after a message, or before all; with `is_known` only those that the log lacks."""
         changes = self._changes[last.position if last else 0]
         stored = await self._stored_changes(last) if changes and is_known else []
         for change in changes:
-            made = _placeless(change)
-            if made in stored:
-                stored.remove(made)
+            key = _without_position(change)
+            if key in stored:
+                stored.remove(key)
             elif is_known or not _is_of_entry(change, last):
                 with as_of(change.at):
                     await self._log.make_change(change)
 
     async def _stored_changes(self, last: ReadyMessage | None) -> list[LogChange]:
-        """Return the changes that the log has after a message, or before all, as `_placeless` does."""
+        """Return the changes that the log has after a message, or before all, in the form of `_without_position`."""
         end = await self._log.snapshot()
         changes = await self._log.changes(end) if end else []
         ordinal = self._stored[last.id].ordinal if last else 0
-        return [_placeless(change) for change in changes if change.ordinal == ordinal]
+        return [_without_position(change) for change in changes if change.ordinal == ordinal]
 
     def _missing_items(self) -> list[PlacedItem]:
         """Return the items of the record that the log lacks."""
         return [each for each in self._record.items if each.item.id not in self._stored_items]
 
-    async def _append_late_items(self, batch: Batch) -> None:
-        """Append the items after the last message of a batch that the log lacks."""
+    async def _append_late_items(self, batch: ImportBatch) -> None:
+        """Append the items after the last message of a batch, except those that the log has."""
         last = len(batch.messages)
         following = {each.item.id for each in batch.items if each.position == last}
         with as_of(batch.at):
@@ -504,8 +511,8 @@ class _ConversationImport:
             await self._log.append((), items=[item._replace(position=0) for item in items])
             self._stored_items |= {item.item.id for item in items}
 
-    async def _append_batch(self, batch: Batch, new: Sequence[ReadyMessage]) -> None:
-        """Append the messages of a batch that are new, which are its last ones."""
+    async def _append_batch(self, batch: ImportBatch, new: Sequence[ReadyMessage]) -> None:
+        """Append the new messages of a batch, which are its last ones."""
         if batch.reserve_to:
             with as_of(batch.at or self._last_date):
                 await self._log.reserve_sources(batch.reserve_to)
@@ -513,8 +520,8 @@ class _ConversationImport:
         await self._append(new, batch.at, self._change_of(batch), items)
         self._stored_items |= {item.item.id for item in items}
 
-    def _change_of(self, batch: Batch) -> LogChange | None:
-        """Return the change that came with the messages of a batch, None if its entry only appended them."""
+    def _change_of(self, batch: ImportBatch) -> LogChange | None:
+        """Return the change that came with the messages of a batch; None if its entry only appended them."""
         changes = self._changes[batch.messages[-1].position]
         made = (change for change in changes if change.has_messages and not change.is_fact)
         return next(made, None)
@@ -526,7 +533,7 @@ class _ConversationImport:
         change: LogChange | None,
         items: Sequence[PlacedItem],
     ) -> None:
-        """Append messages with items as one entry, or in halves if one cannot hold them."""
+        """Append messages with items as one entry, or in halves if they are too large for one."""
         try:
             stamp = await self._stamp(messages)
             with as_of(at):
@@ -554,7 +561,7 @@ class _ConversationImport:
         self._note_numbers(receipt)
 
     def _facts_of(self, messages: Sequence[ReadyMessage]) -> list[LogChange]:
-        """Return the facts of the entry that ends with some messages; one says that it is not from an archive."""
+        """Return the facts of the entry with these messages; "imported" if they do not come from an archive."""
         last = messages[-1]
         if not last.item.entry:
             return [_IMPORTED]
@@ -562,16 +569,16 @@ class _ConversationImport:
         return [change for change in changes if change.is_fact and _is_of_entry(change, last)]
 
     async def _stamp(self, messages: Sequence[ReadyMessage]) -> ViewStamp | None:
-        """Return the stamp of the record for these messages, with the entry that the view has here."""
+        """Return the stamp of the record for these messages, with the number of the last entry of this log."""
         stamp = next((message.item.stamp for message in messages if message.item.stamp), None)
         end = await self._log.snapshot() if stamp else None
-        # An archive has no stamps with a summary; a forged one must not name a summary that is not there.
+        # An archive has no stamps with a summary; a forged stamp must not name one that does not exist.
         return stamp and stamp.model_copy(
             update={"entry": end.entries if end else 0, "summary": ""}
         )
 
     def _note_numbers(self, receipt: Receipt) -> None:
-        """Report messages whose source ids were in use, unless the record names their ids: those are compared."""
+        """Report messages whose source ids were in use; `_check_sources` compares those with ids in the record."""
         for id_, numbers in receipt.renumbered.items():
             if id_ not in self._with_numbers:
                 shown = ", ".join(
@@ -582,8 +589,8 @@ class _ConversationImport:
                     f"message {id_!r} has source ids that are already in use: {shown}{more}"
                 )
 
-    async def _rewind(self, batch: Batch) -> None:
-        """Rewind to the first message that an earlier import did not rewind, if a rewind follows the batch."""
+    async def _rewind(self, batch: ImportBatch) -> None:
+        """If a rewind follows the batch, rewind from the first message that an earlier import has not rewound."""
         if not batch.rewind_from:
             return
         ready = messages_between(self._messages, batch.rewind_from, batch.messages[-1].position)
@@ -605,7 +612,7 @@ class _ConversationImport:
                 )
 
     async def _describe(self) -> None:
-        """Set title, metadata and state, unless the conversation already has them, and date it by its last message."""
+        """Set title, metadata and state, unless the conversation has them; its date is that of its last message."""
         with as_of(self._last_date):
             await self._restore_title()
             await self._restore_state()
@@ -637,7 +644,7 @@ class _ConversationImport:
             await self._set_title(title, metadata)
 
     def _to_set(self, name: str, stored: Any, given: Any) -> Any:
-        """Return a value of the record if it has one and the conversation has none, else `...`."""
+        """Return the record's value if only the record has one, else `...`; report a different one that is kept."""
         if given in (None, {}):
             return ...
         if stored in (None, {}):
@@ -646,14 +653,14 @@ class _ConversationImport:
         return ...
 
     def _keep(self, name: str, stored: Any, given: Any) -> None:
-        """Note a value of the conversation that stays, if the record has another."""
+        """Report that the conversation keeps its value, if the record has another one."""
         if stored != given:
             self._kept.append(name)
 
     async def _set_title(
         self, title: str | EllipsisType | None, metadata: dict[str, Any] | EllipsisType
     ) -> None:
-        """Set title and metadata as far as they can be stored; this dates the conversation, too."""
+        """Set title and metadata, or report that they cannot be stored; both set the date of the conversation."""
         try:
             await self._chat.update(title=title, metadata=metadata)
         except InvalidInputError as error:
@@ -661,7 +668,7 @@ class _ConversationImport:
             await self._chat.update()
 
     async def _annotate(self) -> None:
-        """Set annotations. Values that a message already has are kept."""
+        """Set annotations, except those for which a message already has a value."""
         given = {ready.id: ready.item for ready in self._messages if ready.item.annotations}
         stored = await self._chat.annotations(list(given)) if given else {}
         others = 0
@@ -676,7 +683,7 @@ class _ConversationImport:
             self._kept.append(counted(others, "annotation"))
 
     async def _set_annotations(self, id_: str, values: Mapping[str, Any], where: str) -> None:
-        """Set annotations of a message, as far as they can be stored."""
+        """Set annotations of a message, or report that they cannot be stored."""
         if not values:
             return
         try:
@@ -688,13 +695,13 @@ class _ConversationImport:
 def _is_of_entry(change: LogChange, last: ReadyMessage | None) -> bool:
     """Return True if a change came with the entry that ends with a message.
 
-    A fact of messages that were left out is not of it, as another entry may have one of its kind.
+    A fact of messages that were left out does not belong to it, because the entry may have another one of its kind.
     """
     if last is None or not change.has_messages:
         return False
     return change.ordinal == last.position or not change.is_fact
 
 
-def _placeless(change: LogChange) -> LogChange:
-    """Return a change without its place and date: another import may have written it in an entry of its own."""
+def _without_position(change: LogChange) -> LogChange:
+    """Return a change without position and date, to compare it: another import may have given it its own entry."""
     return change._replace(ordinal=0, at=_NO_DATE, has_messages=False)

@@ -19,10 +19,10 @@ async def run_each(
     *,
     jobs: int,
 ) -> None:
-    """Run some work for each item, `jobs` at a time, and close the generator of the items.
+    """Run `work` for each item, `jobs` at a time, and close the generator of the items.
 
-    An error of the work is raised after the work in progress has ended: cancelling PyMongo in server selection may hang
-    forever. If the call is cancelled, the work is too.
+    An error is raised after the work in progress has ended, because cancelling PyMongo in server selection may hang
+    forever. If the call is cancelled, the work is cancelled, too.
     """
     running: set[asyncio.Task[None]] = set()
     try:
@@ -42,7 +42,7 @@ async def run_each(
 
 
 async def each_of(items: AsyncIterable[_Item] | Iterable[_Item]) -> AsyncGenerator[_Item, None]:
-    """Yield items of a caller, who closes an asynchronous iterator; others, such as a file's, are read in a thread."""
+    """Yield items. A sync iterable, such as a file's, is read in a thread; the caller closes an async iterator."""
     if isinstance(items, AsyncIterable):
         async for item in items:
             yield item
@@ -53,7 +53,7 @@ async def each_of(items: AsyncIterable[_Item] | Iterable[_Item]) -> AsyncGenerat
 
 
 async def _one_finished(running: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
-    """Wait until some work is finished; return the rest."""
+    """Wait until one task is finished; return the unfinished ones. Raises the error of a finished task."""
     done, rest = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()
@@ -61,6 +61,6 @@ async def _one_finished(running: set[asyncio.Task[None]]) -> set[asyncio.Task[No
 
 
 def location_of(error: BaseException) -> str:
-    """Return file and line of an unexpected error, which is a bug, for a report on one line."""
+    """Return the file and line of an unexpected error, which is a bug, for a report."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{Path(last.filename).name}, line {last.lineno}"

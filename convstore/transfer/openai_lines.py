@@ -1,8 +1,8 @@
 """Convert messages of the log to OpenAI's format, and check turns against the rules of its fine-tuning.
 
 Fields without a LangChain equivalent, which `append` keeps in ``additional_kwargs``, get their own names back. Fields
-that the format cannot hold are named, so that an export reports them. OpenAI rejects a whole file for fine-tuning if
-one message breaks a rule: https://platform.openai.com/docs/guides/supervised-fine-tuning
+that the format cannot store are returned by name, so that an export reports them. OpenAI rejects a whole file for
+fine-tuning if one message breaks a rule: https://platform.openai.com/docs/guides/supervised-fine-tuning
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NOT_TRAINED = frozenset(
     {"thinking", "redacted_thinking", "reasoning", "tool_use", "tool_call", "function_call"}
 )
-"""Types of answer blocks left out of training messages: calls have a field of their own."""
+"""Types of an answer's blocks that are left out of training messages; calls have a field of their own."""
 _SHOWN_CHARACTERS = 60
 _EMPTY = "the content of {} is empty"
 _Message = dict[str, Any]
@@ -40,7 +40,7 @@ def openai_message(message: BaseMessage, *, bare: bool = False) -> tuple[dict[st
     """Return a message in OpenAI's format, and the names of the fields left out; `bare` for fine-tuning.
 
     Raises:
-        ValueError: The arguments of a call contain a value that JSON cannot hold.
+        ValueError: The arguments of a call contain a value that JSON cannot represent.
 
     >>> openai_message(AIMessage("", tool_calls=[{"name": "f", "args": {"a": 1}, "id": "c"}]))[0]["tool_calls"]
     [{'id': 'c', 'type': 'function', 'function': {'name': 'f', 'arguments': '{"a": 1}'}}]
@@ -63,7 +63,7 @@ def openai_message(message: BaseMessage, *, bare: bool = False) -> tuple[dict[st
 
 
 def _bare_message(message: BaseMessage) -> _Message:
-    """Return a message with the fields alone that OpenAI's fine-tuning takes."""
+    """Return a message with only the fields that OpenAI's fine-tuning accepts."""
     role = message.role if isinstance(message, ChatMessage) else _ROLES[message.type]
     given = message.additional_kwargs
     made: _Message = {"role": given.get(_ROLE_KEY, role), "content": message.content}
@@ -79,7 +79,7 @@ def _bare_message(message: BaseMessage) -> _Message:
 
 
 def _calls(message: AIMessage) -> list[Any]:
-    """Return the calls of an answer: as they were given in OpenAI's format, if they were."""
+    """Return the calls of an answer; those that were appended in OpenAI's format are unchanged."""
     given = message.additional_kwargs.get("tool_calls")
     if isinstance(given, list):
         return given
@@ -88,7 +88,7 @@ def _calls(message: AIMessage) -> list[Any]:
 
 
 def _metadata_of(message: BaseMessage) -> list[str]:
-    """Return the names of a message's metadata, which OpenAI's format cannot hold."""
+    """Return the names of a message's metadata fields, which OpenAI's format cannot store."""
     names = list[str]()
     if message.response_metadata:
         names.append("response_metadata")
@@ -98,7 +98,7 @@ def _metadata_of(message: BaseMessage) -> list[str]:
 
 
 def _add_fields(made: _Message, message: BaseMessage, extra: Mapping[Any, Any]) -> list[str]:
-    """Add the fields that `append` reads back; return the names of those that JSON cannot hold."""
+    """Add the fields that `append` reads back; return the names of those that JSON cannot represent."""
     left_out = list[str]()
     if isinstance(message, ToolMessage) and message.artifact is not None:
         if _is_json(message.artifact):
@@ -118,7 +118,7 @@ def _add_fields(made: _Message, message: BaseMessage, extra: Mapping[Any, Any]) 
 
 
 def openai_line(value: Any) -> bytes:
-    """Return a value as a line of JSON; raise a ValueError if JSON cannot hold it."""
+    """Return a value as a line of JSON; raise a ValueError if JSON cannot represent it."""
     try:
         return _dumped(value).encode() + b"\n"
     except UnicodeEncodeError:
@@ -186,7 +186,7 @@ def as_training(message: _Message) -> _Message:
 
 
 def training_problem(messages: Sequence[_Message], *, needs_answer: bool = True) -> str:
-    """Return the reason OpenAI would reject a turn, "" if it would not.
+    """Return the reason why OpenAI would reject a turn; "" if it would accept it.
 
     >>> training_problem([{"role": "user", "content": "Hi"}])
     'it has no answer'
@@ -220,7 +220,7 @@ def _content_problem(message: _Message) -> str:
     if isinstance(content, list) and role == "user":
         return _blocks_problem(content)
     if not isinstance(content, str):
-        return "the content of {} is no text"
+        return "the content of {} is not a text"
     return "" if content.strip() else _EMPTY
 
 
@@ -243,7 +243,7 @@ def _calls_problem(message: _Message) -> str:
         if not _NAME.fullmatch(str(function.get("name"))):
             return "the name of a tool that {} calls is not 1 to 64 letters, digits, _ and -"
         if not isinstance(call.get("id"), str) or not _is_object(function.get("arguments")):
-            return "a call of {} has no id, or its arguments are no JSON object"
+            return "a call of {} has no id, or its arguments are not a JSON object"
     return ""
 
 
@@ -261,7 +261,7 @@ def _pairs_problem(messages: Sequence[_Message]) -> str:
 
 
 def _named(value: Any) -> str:
-    """Quote a role or type for a message that goes through `str.format`."""
+    """Quote a role or type for a text that is passed to `str.format`."""
     return repr(str(value)[:_SHOWN_CHARACTERS]).replace("{", "{{").replace("}", "}}")
 
 

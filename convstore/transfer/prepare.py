@@ -1,4 +1,4 @@
-"""Prepares a record for appending: messages are read, checked, given ids and cut into batches."""
+"""Prepares a record for appending: messages are read, checked, given ids and divided into batches."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Placed = TypeVar("Placed")
 
 @dataclass(frozen=True, slots=True)
 class ReadyMessage:
-    """A message with an id, ready to append: its position in the record from 1, its digest and its item."""
+    """A message with an id, ready to append, with its position in the record from 1, its digest and its item."""
 
     position: int
     message: BaseMessage
@@ -50,19 +50,20 @@ class ReadyMessage:
 
     @property
     def id(self) -> str:
-        """Return the id of the message."""
+        """The id of the message."""
         return str(self.message.id)
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ImportBatch:
     """Messages that are appended as one entry.
 
     Attributes:
-        at: When they were written first; None for now.
-        reserve_to: Reserve source ids up to this one before the append; 0 for none.
-        rewind_from: Position of the first message to rewind after the append; 0 for none.
-        items: Items that follow its messages, or precede the first one of all.
+        messages: The messages.
+        at: The date of the entry; None for the time of the import.
+        reserve_to: Reserve source ids up to this one before the append; 0 to reserve no ids.
+        rewind_from: Position of the first message to rewind after the append; 0 if no rewind follows.
+        items: Items that follow its messages, or that precede the first message of the record.
     """
 
     messages: Sequence[ReadyMessage]
@@ -77,7 +78,7 @@ def make_ready(
 ) -> tuple[list[ReadyMessage], list[Problem]]:
     """Return the messages of a record that can be appended, and the problems of the others.
 
-    A message without an id gets one made from the record's id.
+    A message without an id gets one that is derived from the record's id.
 
     Raises:
         InvalidInputError: A value of the record, besides its messages, cannot be stored.
@@ -112,10 +113,10 @@ def make_ready(
 def without_left_out(
     record: ConversationRecord, messages: Sequence[ReadyMessage], codec: Codec
 ) -> ConversationRecord:
-    """Return a record whose facts name the ordinals of the messages that can be appended.
+    """Return a record whose facts use the ordinals that the messages have without those that are left out.
 
     Raises:
-        InvalidInputError: Others were left out that its changes need.
+        InvalidInputError: A message that the changes need is left out.
     """
     positions = [message.position for message in messages]
     if not record.changes or positions == [*range(1, len(record.messages) + 1)]:
@@ -135,9 +136,9 @@ def without_left_out(
 
 
 def columns_of(messages: Sequence[ReadyMessage], ids: Mapping[int, str]) -> dict[str, Columns]:
-    """Return the columns of messages by their ids, as far as their record has them.
+    """Return the columns of messages by their ids, for messages whose record has a turn.
 
-    `ids` are those of all messages of the record, by their positions.
+    `ids` has the ids of all messages of the record, by their positions.
     """
     found = dict[str, Columns]()
     for ready in messages:
@@ -161,8 +162,10 @@ def _note_of_dates(messages: Sequence[ReadyMessage]) -> list[str]:
     ]
 
 
-def batches_of(record: ConversationRecord, messages: Sequence[ReadyMessage]) -> Iterator[Batch]:
-    """Yield batches: the entries of an export, or whole turns of other sources. The end of a rewind ends a batch."""
+def batches_of(
+    record: ConversationRecord, messages: Sequence[ReadyMessage]
+) -> Iterator[ImportBatch]:
+    """Yield batches: the entries of an export, or whole turns of other sources. A rewound range ends a batch."""
     rewinds = {last: first for first, last in record.rewinds}
     items = defaultdict[int, list[PlacedItem]](list)
     for placed in record.items:
@@ -180,7 +183,9 @@ def batches_of(record: ConversationRecord, messages: Sequence[ReadyMessage]) -> 
         reserve_to = 0
         if numbers and min(numbers) > through + 1:
             reserve_to = min(numbers) - 1
-        yield Batch(batch, latest, reserve_to, rewinds.get(batch[-1].position, 0), placed_here)
+        yield ImportBatch(
+            batch, latest, reserve_to, rewinds.get(batch[-1].position, 0), placed_here
+        )
         through = max([through, *numbers])
         placed_here = []
 
@@ -188,9 +193,9 @@ def batches_of(record: ConversationRecord, messages: Sequence[ReadyMessage]) -> 
 def by_batch(
     ends: Sequence[int], placed: Iterable[Placed], place: Callable[[Placed], int]
 ) -> defaultdict[int, list[Placed]]:
-    """Return what has a place in the log by the position of the last message of the batch before it, 0 for none.
+    """Group values with a position by the position of the last message of the batch before them, 0 without a batch.
 
-    Messages at the end of the batch may have been left out.
+    `ends` has these positions. The last messages of a batch may have been left out.
     """
     found = defaultdict[int, list[Placed]](list)
     for each in placed:
@@ -200,7 +205,7 @@ def by_batch(
 
 
 def _groups(messages: Sequence[ReadyMessage], ends: Container[int]) -> Iterator[list[ReadyMessage]]:
-    """Yield the messages of each batch; `ends` has the positions after which one ends in any case."""
+    """Yield the messages of each batch; `ends` has positions after which a batch must end."""
     group = list[ReadyMessage]()
     for message in messages:
         if group and (group[-1].position in ends or _begins(group[-1], message)):
@@ -224,7 +229,7 @@ def _begins(message: ReadyMessage, following: ReadyMessage) -> bool:
 def messages_between(
     messages: Sequence[ReadyMessage], first: int, last: int
 ) -> Sequence[ReadyMessage]:
-    """Return the messages at these positions of a record and between them."""
+    """Return the messages from one position of a record to another."""
     position = attrgetter("position")
     return messages[
         bisect_left(messages, first, key=position) : bisect_right(messages, last, key=position)
@@ -232,7 +237,7 @@ def messages_between(
 
 
 def items_after(items: Sequence[PlacedItem], number: int) -> list[PlacedItem]:
-    """Return the items after some messages of a batch, with the number of messages between them."""
+    """Return the items after the first `number` messages of a batch, with positions relative to these messages."""
     return [
         PlacedItem(item, position - number)
         for item, position in items
@@ -241,7 +246,7 @@ def items_after(items: Sequence[PlacedItem], number: int) -> list[PlacedItem]:
 
 
 def hidden_ranges(shown: Iterable[bool]) -> list[tuple[int, int]]:
-    """Return first and last position, from 1, of adjacent messages that a source does not show, for `rewound`.
+    """Return the first and last position, from 1, of each range of messages that a source hides, for `rewound`.
 
     >>> hidden_ranges([True, False, False, True, False])
     [(2, 3), (5, 5)]
@@ -250,12 +255,12 @@ def hidden_ranges(shown: Iterable[bool]) -> list[tuple[int, int]]:
 
 
 def numbers_of(batch: Sequence[ReadyMessage]) -> list[int]:
-    """Return the source ids that an export names for a batch."""
+    """Return the source ids that an export has for a batch."""
     return [number for message in batch for number in numbers_in(message.item.sources)]
 
 
 def _read(item: RecordItem, seen: Container[str], *, key: str) -> tuple[list[BaseMessage], str]:
-    """Return the message with an id, or several if it holds several, and a note if its id was replaced."""
+    """Return the message or messages of an item, each with an id, and a note if an id was replaced."""
     if item.problem:
         raise InvalidInputError(item.problem)
     given: Any = item.message
@@ -270,7 +275,11 @@ def _read(item: RecordItem, seen: Container[str], *, key: str) -> tuple[list[Bas
 
 
 def _with_digests(codec: Codec, messages: Sequence[BaseMessage]) -> list[tuple[BaseMessage, bytes]]:
-    """Return the messages with the digests of body and payload, as entries store them."""
+    """Return the messages with the digests that entries store, of body and payload.
+
+    Raises:
+        InvalidInputError: A message is larger than 1 MB in parts that are too small to be stored outside the entry.
+    """
     encoded = [encode_message(codec, fields_of(message)) for message in messages]
     for message, form in zip(messages, encoded, strict=True):
         if bytes_of(form.body) <= MAX_ENTRY_BYTES:

@@ -1,9 +1,9 @@
-"""Records that sources hand to an import, the rule that finds their scope, and the reports of imports and exports.
+"""The records that an import reads, the rule that finds their scope, and the reports of imports and exports.
 
-A source yields a `ConversationRecord` for each conversation, and a `BadRecord` for anything else. A report has counts,
-and everything that was left out or changed.
+A source yields a `ConversationRecord` for each conversation, and a `BadRecord` for anything else. A report has counts
+and a list of everything that was left out or changed.
 
-The module is long because it documents each value that a program hands to an import, or reads of one.
+The module is long because it documents each value that programs pass to an import, and each value of its report.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class _Conflicting:
 
 
 CONFLICTING = _Conflicting()
-"""Stands for a field of a record that has several values within the conversation."""
+"""The value of a record's field that has several values within the conversation."""
 
 
 def merged_fields(*parts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of all parts of a conversation, such as its documents.
 
-    A field that some parts lack has the value of the others. One with several values is `CONFLICTING`.
+    A field that some parts lack gets the value of the others. A field with several values is `CONFLICTING`.
 
     >>> merged_fields({"user": "ada", "step": 1}, {"step": 2})
     {'user': 'ada', 'step': CONFLICTING}
@@ -81,22 +81,22 @@ class ConversationRecord:
     """A conversation of another store, or of an export.
 
     Attributes:
-        id: Stable id in its source. Messages without an id get one made from it.
-        messages: In order. `RecordItem.at` dates a LangChain message; a dict has a field for its date.
+        id: Stable id in its source. Messages without an id get ids that are derived from it.
+        messages: The messages, in order. `RecordItem.at` is the date of a LangChain message; a dict has a field for it.
         where: Location in the source, for reports.
-        fields: Fields of the source, from which a `ScopeRule` makes the scope. One that has several values within the
-            conversation, as if it were of two users, is `CONFLICTING`.
+        fields: Fields of the source, from which a `ScopeRule` makes the scope. A field that has several values within
+            the conversation, as if it belonged to two users, is `CONFLICTING`.
         scope: Its scope, if the source knows it.
-        title: As `Conversation.update` takes it.
-        metadata: As `Conversation.update` takes it.
+        title: The title, see `Conversation.update`.
+        metadata: The metadata, see `Conversation.update`.
         state: Values of `Conversation.state`.
-        items: Items that are no messages, each with the position, from 1, of the message that it follows.
-        rewound: Rewinds: first and last position, from 1, of the messages that each rewound. It is made after the last,
-            unless `changes` make them.
-        changes: In an export, what the log says besides messages and items, in order.
+        items: Items that are not messages, each with the position, from 1, of the message that it follows.
+        rewound: Rewinds: first and last position, from 1, of the messages that each rewound. Each is made after its
+            last message, unless `changes` make them.
+        changes: The other changes of an exported log besides messages and items, in order.
         sources_through: Highest source id that was in use or reserved.
-        other_fields: Names of those `fields` that an import reports as left out, unless the id or the scope has them.
-        notes: Parts of the source that an import cannot keep.
+        other_fields: Names of `fields` that an import reports as left out, unless the id or the scope has their values.
+        notes: Descriptions of the parts of the source that an import cannot keep.
     """
 
     id: str
@@ -123,14 +123,14 @@ class ConversationRecord:
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """Part of a source that is not a conversation, and why."""
+    """Part of a source that is not a conversation, with the reason."""
 
     where: str
     problem: str
 
 
 def where_of(kind: str, name: object) -> str:
-    """Return the location of something in a source, whose name there may be any value.
+    """Return the location of an object in a source; its name may be any value.
 
     >>> where_of("session", {"user": 1})
     "session {'user': 1}"
@@ -155,8 +155,8 @@ class Problem:
     Attributes:
         what: "conversation" or "message" if one was left out, "changed" otherwise.
         where: Location in the source.
-        conversation: The record's id, "" if there is no record.
-        reason: Why, and how to solve it.
+        conversation: The record's id; "" without a record.
+        reason: The reason, and how to solve it.
     """
 
     what: Literal["conversation", "message", "changed"]
@@ -226,15 +226,15 @@ class _Report:
 
 @dataclass(slots=True, kw_only=True)
 class ImportReport(_Report):
-    """Counts of an import, or with `dry_run` of what it would do.
+    """Counts of an import; with `dry_run`, those of the import that would be made.
 
     Attributes:
         conversations: Records read, including bad ones.
         imported: Conversations created by this import.
-        extended: Conversations of which the missing rest was written.
+        extended: Conversations whose missing last messages were written.
         unchanged: Conversations that were complete already.
         messages: Messages written.
-        known: Messages stored already.
+        known: Messages that were stored already.
         left_out: Conversations that were not imported, or not completed.
         messages_left_out: Messages left out of imported conversations (``skip_messages``).
         changed: Differences from the source, such as a message with a new id.
@@ -252,7 +252,7 @@ class ImportReport(_Report):
     known: int = 0
 
     def add(self, part: ImportReport) -> None:
-        """Add the counts of another import; its problems are noted one by one."""
+        """Add the counts of another import, except its problems, which the caller adds by `note`."""
         for name, number in part.counts.items():
             setattr(self, name, getattr(self, name) + number)
         self.scopes += part.scopes
@@ -270,9 +270,9 @@ class ExportReport(_Report):
     """Counts of an export.
 
     Attributes:
-        conversations: Conversations written, with those of sub-agents.
-        sub_agents: Those of sub-agents among them.
-        messages: Their messages.
+        conversations: Conversations written, including those of sub-agents.
+        sub_agents: Conversations of sub-agents among them.
+        messages: Messages written.
         size: Bytes written.
         left_out: Conversations that could not be written.
         messages_left_out: Turns left out of conversations that were written ("fine-tuning").
@@ -291,16 +291,17 @@ class ExportReport(_Report):
 class ScopeRule:
     r"""Makes the scope of each record. Its arguments are checked once, when it is created.
 
-    A session id such as ``"ada:orcas"`` holds a user and a thread; a regular expression takes it apart::
+    A session id such as ``"ada:orcas"`` contains a user and a thread; a regular expression splits it::
 
         ScopeRule(keys=store.scope_keys, match={"SessionId": r"(?P<user_id>[^:]+):(?P<thread_id>[^:]+)"})
 
-    Leave out ids that can be read in two ways, as this expression does with ``"carl:x:7"``: a group ``.+`` would give a
+    The expression should not match ambiguous ids, as this one does not match ``"carl:x:7"``: a group ``.+`` would give
+    a
     session of the user ``carl:x`` to the user ``carl``.
 
-    A key takes the first value that exists of: `constant`, the field that `fields` names, a named group of `match`, and
-    the record's own scope. Only exports have one, in either format. Without one the last key takes the record's id. A
-    scope with other keys than these is refused, unless the rule names a value for every key.
+    The value of a key is the first that exists of: `constant`, the field that `fields` names, a named group of `match`,
+    and the record's own scope, which only exports have. If the record has no own scope, the last key gets the record's
+    id. A record's scope with other keys than `keys` is refused, unless the rule names a value for every key.
 
     Attributes:
         keys: The store's scope keys, in order.
@@ -365,7 +366,7 @@ class ScopeRule:
         return {key: own[key] for key in known}
 
     def _named(self) -> set[str]:
-        """Return the keys whose values the rule names, whatever a record says."""
+        """Return the keys whose values come from the rule, not from a record's own scope."""
         groups = (re.compile(pattern).groupindex for pattern in self.match.values())
         return {*self.constant, *self.fields, *(key for names in groups for key in names)}
 

@@ -1,7 +1,7 @@
-"""Opens LangGraph's checkpointers for a command, and lists the threads and namespaces of one.
+"""Opens LangGraph's checkpointers for a command, and lists the threads and namespaces of a checkpointer.
 
-LangGraph's interface lists checkpoints only. So the names of threads and of subgraphs' namespaces are read from the
-collection or table of a saver for MongoDB, Postgres or SQLite, with one ``distinct`` each.
+LangGraph's interface can only list checkpoints. So the names of threads and of subgraphs' namespaces are read from the
+collection or table of a saver for MongoDB, Postgres or SQLite, with one ``distinct`` for each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from convstore.integration import driver_errors, open_database
 POSTGRES = ("postgresql://", "postgres://")
 COLLECTION = "checkpoints"
 DATABASE = "checkpointing_db"
-"""The names that ``MongoDBSaver`` has by default."""
+"""Default names of ``MongoDBSaver``."""
 WRITES_COLLECTION = "checkpoint_writes"
 
 _THREADS = "SELECT DISTINCT thread_id FROM checkpoints ORDER BY thread_id"
@@ -46,7 +46,7 @@ async def thread_ids_of(saver: Any) -> list[str]:
 
 
 async def other_namespaces_of(saver: Any, thread_id: str) -> int:
-    """Return the number of namespaces of a thread beside the root; 0 if a saver of this class cannot list them."""
+    """Return the number of namespaces of a thread, except the root; 0 if a saver of this class cannot list them."""
     if hasattr(saver, "checkpoint_collection"):
         query = {"thread_id": thread_id}
         async with driver_errors():
@@ -64,7 +64,7 @@ async def other_namespaces_of(saver: Any, thread_id: str) -> int:
 
 
 async def _first_column(saver: Any, query: str, *values: str) -> list[str]:
-    """Return the first column of the rows that a query finds in a database of Postgres or SQLite."""
+    """Return the first column of a query's rows, from a saver for Postgres or SQLite."""
     if type(saver).__name__.startswith("Async"):
         async with saver.lock, _connection(saver.conn) as connection:
             cursor = await connection.execute(query, values)
@@ -84,7 +84,7 @@ def _first_of(row: Any) -> str:
 
 
 def _connection(source: Any) -> Any:
-    """Return the context of a connection, from a pool if it is one; asynchronous if its connections are."""
+    """Return a context manager for a connection, which may come from a pool; asynchronous for async connections."""
     return source.connection() if hasattr(source, "getconn") else nullcontext(source)
 
 
@@ -94,10 +94,10 @@ async def open_saver(
 ) -> AsyncIterator[Any]:
     """Open a saver for reading: an address of MongoDB or Postgres, or the path of a SQLite file.
 
-    Only LangGraph's and LangChain's own classes are built from what is stored.
+    Only LangGraph's and LangChain's own classes are built from stored values.
 
     Raises:
-        InvalidInputError: There are no checkpoints, the server cannot be reached, or a package is missing.
+        InvalidInputError: The source has no checkpoints, the server cannot be reached, or a package is missing.
     """
     if source.startswith(POSTGRES):
         with _opened_postgres(source) as saver:
@@ -115,7 +115,7 @@ def _is_file(source: str) -> bool:
 
 
 async def _database_with(uri: str, collection: str) -> str:
-    """Return the name of the database that an address names, or the default one; it must have the collection."""
+    """Return the name of the database in an address, or the default one; it must have the collection."""
     async with open_database(uri, default=DATABASE) as database:
         async with driver_errors():
             names = await database.list_collection_names(filter={"name": collection})
@@ -187,7 +187,7 @@ def _opened_postgres(source: str) -> Iterator[Any]:
 
 
 def _serde() -> Any:
-    """Return a serializer that builds no classes but LangGraph's and LangChain's; values of others stay plain."""
+    """Return a serializer that only builds classes of LangGraph and LangChain; other values stay plain."""
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer  # noqa: PLC0415 - as above
 
     return JsonPlusSerializer(allowed_msgpack_modules=None)

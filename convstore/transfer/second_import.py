@@ -1,8 +1,8 @@
-"""Finds what an import of a record did not bring into a conversation, perhaps one that an earlier import made.
+"""Finds the differences between a record and its conversation after an import.
 
-Messages after the last known one are appended, and so are items. The rest of the log never changes, and titles,
-metadata and annotations of a conversation stay. A change may do nothing where it stands, and may contradict what the
-record says of rewound messages. All differences are reported.
+An import appends messages and items after the last known message. It cannot change the rest of the log, and keeps
+titles, metadata and annotations of a conversation. A change may have no effect at its position, or contradict the
+record's rewound ranges. All differences are reported.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ async def differences(
     known: Sequence[ReadyMessage],
     stored: Mapping[str, StoredId],
 ) -> list[str]:
-    """Return in words which rewinds and changes of a record the log lacks after an import.
+    """Return the rewinds and changes of a record that the log lacks after an import, in words.
 
-    `known` are messages of the record that are stored, and `stored` says where they are in the log.
+    `known` are the stored messages of the record, and `stored` their positions in the log.
     """
     return [*await _rewinds(log, record, known, stored), *await _changes(log, record)]
 
@@ -46,16 +46,16 @@ async def _rewinds(
     known: Sequence[ReadyMessage],
     stored: Mapping[str, StoredId],
 ) -> list[str]:
-    """Compare which messages are rewound."""
-    here = await rewound_ids(log, known, stored)
+    """Compare the rewound messages of the log with those of the record."""
+    in_log = await rewound_ids(log, known, stored)
     rewound = joined(record.rewound)
-    there = {message.id for message in known if has(rewound, message.position)}
+    in_source = {message.id for message in known if has(rewound, message.position)}
     found = list[str]()
-    if restored := len(here - there):
+    if restored := len(in_log - in_source):
         found.append(
             f"still rewound: {counted(restored, 'message')} that the source shows; see undo_rewind"
         )
-    if hidden := len(there - here):
+    if hidden := len(in_source - in_log):
         found.append(
             f"still shown: {counted(hidden, 'message')} that the source removed or rewound since"
         )
@@ -63,7 +63,7 @@ async def _rewinds(
 
 
 async def _changes(log: ConversationLog, record: ConversationRecord) -> list[str]:
-    """Compare which changes of turns and variants were made."""
+    """Compare the changes of turns and variants in the log with those of the record."""
     end = await log.snapshot() if record.changes else None
     if end is None:
         return []

@@ -1,8 +1,8 @@
-"""Read a table of a SQLite file that somebody else made, in time and memory that the size of the file bounds.
+"""Read a table of an untrusted SQLite file, in time and memory that are bounded by the size of the file.
 
 A file of some kilobytes can make SQLite compute rows without end: by a view, a computed column, or pages that refer to
-each other in a circle. So only a table with columns that are stored is read, without a sort, and no more of it than a
-file of this size can hold.
+each other in a cycle. So only a table with stored columns is read, without a sort, and no more data than a file of this
+size can contain.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any
 _LEAST_STEPS = 1_000
 _STEPS_AT_ONCE = 1_000
 _STEPS_FOR_A_BYTE = 50
-"""Steps of SQLite's virtual machine. A row takes about 20 of them, and a dozen bytes at least."""
+"""Steps of SQLite's virtual machine. A row takes about 20 steps, and at least a dozen bytes."""
 _BYTES_OF_A_ROW = 8
-"""A row has at least these bytes in the file, for its lengths and types."""
+"""Minimum size of a row in the file, for its lengths and types."""
 
 
 class SQLiteTable:
-    """A table of a file, open to be read.
+    """A table of a file, open for reading.
 
     Raises:
-        sqlite3.Error: The file is no database with such a table, and its methods: it is damaged.
+        sqlite3.Error: The file is not a database with such a table. From a method: the file is damaged.
     """
 
     def __init__(self, path: Path, name: str) -> None:
         self._name = '"' + name.replace('"', '""') + '"'
-        # What SQLite has not moved into the file yet is in another one.
+        # The write-ahead log has data that SQLite has not moved into the file yet.
         self._size = sum(
             part.stat().st_size for part in (path, Path(f"{path}-wal")) if part.exists()
         )
@@ -61,7 +61,7 @@ class SQLiteTable:
             yield row
 
     def row(self, rowid: int, *columns: str) -> tuple[Any, ...]:
-        """Return some columns of a row; no row may be read twice."""
+        """Return some columns of a row. Each row may be read only once, because its size is counted."""
         query = (
             f"SELECT {', '.join(columns)} FROM {self._name} "  # noqa: S608 - quoted
             "WHERE _rowid_ = ?"
@@ -74,7 +74,7 @@ class SQLiteTable:
         return row
 
     def _is_over(self) -> bool:
-        """Return True when SQLite has done the work of a file of this size; it then stops with an error."""
+        """Return True after as many steps as a file of this size can need; SQLite then stops with an error."""
         return next(self._steps, None) is None
 
     def _check(self, name: str) -> None:
@@ -97,7 +97,7 @@ def _bytes_of(row: tuple[Any, ...]) -> int:
 
 
 def _text(data: bytes) -> str | bytes:
-    """Return a text; bytes that are not UTF-8 as they are, so that they cost only their own row."""
+    """Return a text; bytes that are not UTF-8 are unchanged, so that only their own row becomes a problem."""
     try:
         return data.decode()
     except UnicodeDecodeError:

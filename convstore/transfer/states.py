@@ -1,4 +1,4 @@
-"""Follows the messages of a LangGraph state through the checkpoints of a thread, from the newest back to the oldest."""
+"""Tracks the messages of a LangGraph state through the checkpoints of a thread, from the newest to the oldest."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Write: TypeAlias = tuple[Any, Any, Any]
 """A pending write of a checkpoint: task, channel and value."""
 
 INPUT = "__start__"
-"""Channel with the input of a run that no node has taken yet."""
+"""Channel with the input of a run that nodes have not read yet."""
 
 _LANGMEM_BEGINNING = "Summary of the conversation so far:"
-"""The beginning of the message that langmem's `SummarizationNode` puts before the messages that it kept."""
+"""Beginning of the message that langmem's `SummarizationNode` puts before the messages that it keeps."""
 
 
 class Checkpoint(NamedTuple):
@@ -33,14 +33,14 @@ class Checkpoint(NamedTuple):
 
     Attributes:
         id: Its id.
-        parent: Id of its parent; "" for the first one of a thread.
-        config: Finds it in the checkpointer.
+        parent: Id of its parent; "" for the first checkpoint of a thread.
+        config: The configuration by which the checkpointer finds it.
         step: Its step on the path.
-        at: When it was saved.
+        at: The time when it was saved.
         values: The values of its channels.
-        versions: The versions of its channels; a channel that was never written has none.
-        writes: Writes after it, which the next checkpoint has.
-        metadata: Of the run that saved it.
+        versions: The versions of its channels, without channels that were never written.
+        writes: Writes after it, which are applied in the next checkpoint.
+        metadata: Metadata of the run that saved it.
     """
 
     id: str
@@ -58,7 +58,7 @@ class Checkpoint(NamedTuple):
         return channel in self.versions and channel not in self.values
 
     def writes_to(self, channel: str) -> list[Write]:
-        """Return the pending writes to a channel, or the input that no node has taken yet."""
+        """Return the pending writes to a channel, or the input that nodes have not read yet."""
         found = [write for write in self.writes if write[1] == channel]
         given = self.values.get(INPUT)
         if not found and isinstance(given, Mapping) and given.get(channel):
@@ -67,20 +67,20 @@ class Checkpoint(NamedTuple):
 
 
 @dataclass(slots=True)
-class Place:
-    """A message of a thread.
+class TrackedMessage:
+    """A message of a thread, with the oldest checkpoint that has it.
 
     Attributes:
-        message: With the content that it had last.
-        oldest: With the content that it had in the oldest checkpoint that was read.
-        depth: Number of checkpoints from the newest one back to the one that the message came with.
-        index: Its index in that state.
+        message: The message with its last content.
+        oldest: The message with its content in the oldest checkpoint that was read.
+        depth: Number of checkpoints from the newest one back to the oldest with the message.
+        index: Index of the message in the state of that checkpoint.
         step: The step of that checkpoint.
         checkpoint: The id of that checkpoint.
-        at: When that checkpoint was saved.
-        is_active: The newest state has it.
-        is_replaced: Its content changed.
-        is_open: The state that was read last has it.
+        at: The time when that checkpoint was saved.
+        is_active: True if the newest state has the message.
+        is_replaced: True if its content changed.
+        is_open: True if the state that was read last has the message.
     """
 
     message: Any
@@ -99,14 +99,14 @@ class Place:
 class StateHistory:
     """The messages of all checkpoints of a path, which are added from the newest to the oldest.
 
-    A message stands where it came into the state; if it was removed and came back, where it came back. The messages of
-    the newest state stand in its order: a graph may hide and restore messages, or order them in a new way.
+    The position of a message is that at which it entered the state, the last time if it was removed and came back. The
+    messages of the newest state are in its order, because a graph may hide, restore or reorder messages.
 
     Attributes:
         channel: Key of the messages in the state.
         checkpoints: Number of checkpoints.
-        has_channel: A checkpoint has the channel.
-        is_taken_over: convstore keeps the messages of the newest checkpoints, so they are not read.
+        has_channel: True if a checkpoint has the channel.
+        is_taken_over: True if convstore keeps the messages of the newest checkpoints, which are then not read.
         metadata: The metadata of all checkpoints.
         summaries: Digests of the summaries that the graph made.
     """
@@ -118,10 +118,10 @@ class StateHistory:
     metadata: dict[str, Any] = field(default_factory=dict)
     summaries: set[bytes] = field(default_factory=set)
     _depth: int = -1
-    _found: dict[Any, Place] = field(default_factory=dict)
+    _found: dict[Any, TrackedMessage] = field(default_factory=dict)
 
     def add(self, checkpoint: Checkpoint, state: Sequence[Any]) -> None:
-        """Add the next older checkpoint with its messages; the newest one with those of pending writes."""
+        """Add the next older checkpoint with its messages; for the newest one, also those of pending writes."""
         self.checkpoints += 1
         self.metadata = merged_fields(self.metadata, checkpoint.metadata)
         writes = checkpoint.writes_to(self.channel)
@@ -130,7 +130,7 @@ class StateHistory:
         if OWNER in checkpoint.values:
             self.is_taken_over = True
             return
-        self.summaries |= {digest_of(text) for text in _summaries_beside(checkpoint.values)}
+        self.summaries |= {digest_of(text) for text in _separate_summaries(checkpoint.values)}
         if self.checkpoints == 1 and writes:
             self._add(replayed(list(state), writes), checkpoint, checkpoint.step + 1)
         self._add(state, checkpoint, checkpoint.step)
@@ -144,43 +144,47 @@ class StateHistory:
                 self.summaries.add(digest_of(message.text))
                 continue
             key = self._key_of(own_key, message)
-            place = self._found.get(key)
-            if place is None:
+            tracked = self._found.get(key)
+            if tracked is None:
                 kept = message if key == own_key else without_id(message)
-                place = Place(kept, message, 0, 0, 0, "", checkpoint.at, is_active=self._depth == 0)
-                self._found[key] = place
+                tracked = TrackedMessage(
+                    kept, message, 0, 0, 0, "", checkpoint.at, is_active=self._depth == 0
+                )
+                self._found[key] = tracked
             seen.add(key)
-            if not place.is_open:
+            if not tracked.is_open:
                 continue
-            place.is_replaced |= place.oldest != message
-            place.oldest = message
-            place.depth = self._depth
-            place.index = index
-            place.step = step
-            place.checkpoint = checkpoint.id
-            place.at = checkpoint.at
-        for key, place in self._found.items():
-            place.is_open = place.is_open and key in seen
+            tracked.is_replaced |= tracked.oldest != message
+            tracked.oldest = message
+            tracked.depth = self._depth
+            tracked.index = index
+            tracked.step = step
+            tracked.checkpoint = checkpoint.id
+            tracked.at = checkpoint.at
+        for key, tracked in self._found.items():
+            tracked.is_open = tracked.is_open and key in seen
 
     def _key_of(self, key: Any, message: Any) -> Any:
-        """Return the key of a message; a removed one whose id another message took later has a key of its own."""
+        """Return the key of a message; a removed message whose id was reused later gets a key of its own."""
         number = 0
         own_key = key
-        while (place := self._found.get(own_key)) and not place.is_open and place.oldest != message:
+        while known := self._found.get(own_key):
+            if known.is_open or known.oldest == message:
+                break
             number += 1
             own_key = (key, "earlier", number)
         return own_key
 
-    def places(self) -> list[Place]:
+    def messages(self) -> list[TrackedMessage]:
         """Return the messages in order; `_found` has those of the newest state first, in its order."""
-        found = sorted(self._found.values(), key=lambda place: (-place.depth, place.index))
-        active = [place for place in self._found.values() if place.is_active]
+        found = sorted(self._found.values(), key=lambda tracked: (-tracked.depth, tracked.index))
+        active = [tracked for tracked in self._found.values() if tracked.is_active]
         in_order = iter(active)
-        return [next(in_order) if place.is_active else place for place in found]
+        return [next(in_order) if tracked.is_active else tracked for tracked in found]
 
 
 def replayed(base: Any, writes: Sequence[Write]) -> list[Any]:
-    """Return a state's messages after some writes, as LangGraph applies them."""
+    """Return a state's messages after LangGraph's reducer has applied some writes."""
     try:
         from langgraph.channels.delta import DeltaChannel  # noqa: PLC0415 - an extra
         from langgraph.graph.message import _messages_delta_reducer  # noqa: PLC0415 - an extra
@@ -205,11 +209,11 @@ def plain_state(value: Any) -> list[Any]:
 
 
 def rebuilt(history: Mapping[str, Any], numbers: Sequence[int]) -> list[list[Any]]:
-    """Return the states of consecutive checkpoints that have changes only, from the oldest to the newest.
+    """Return the states of consecutive checkpoints that only store changes, from the oldest to the newest.
 
     Args:
-        history: What the checkpointer's `get_delta_channel_history` returns for the newest of them.
-        numbers: For each of them, the number of writes between its parent and it.
+        history: The result of the checkpointer's `get_delta_channel_history` for the newest of them.
+        numbers: For each checkpoint, the number of writes between its parent and it.
     """
     writes = history["writes"]
     if len(writes) != sum(numbers):
@@ -227,9 +231,9 @@ def rebuilt(history: Mapping[str, Any], numbers: Sequence[int]) -> list[list[Any
 
 
 def _keyed(state: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield the messages with keys that are equal in all states: the id, or class and content; and the number of it.
+    """Yield the messages with keys that are equal in all states: id, else digest, and the number of the repetition.
 
-    After a removal of all messages LangGraph takes the new ones as they are, also two with one id and a RemoveMessage.
+    After a removal of all messages, LangGraph adds the new ones unchanged, even equal ids and a RemoveMessage.
     """
     equal = Counter[Any]()
     for message in state:
@@ -250,8 +254,8 @@ def _is_summary(message: Any) -> bool:
     return is_langmem or is_generated(message)
 
 
-def _summaries_beside(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the summaries that langmem and deepagents keep beside the messages of a state."""
+def _separate_summaries(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the summaries that langmem and deepagents keep outside the messages of a state."""
     event = values.get("_summarization_event")
     message = event.get("summary_message") if isinstance(event, Mapping) else None
     if isinstance(message, BaseMessage):

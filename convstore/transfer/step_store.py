@@ -1,6 +1,6 @@
 """Reads conversations that the ``MongoStepStore`` of pydantic-ai-harness stored as snapshots of their history.
 
-Of each conversation the newest snapshot is read, with the messages that it names. The collections are only read.
+The newest snapshot of each conversation is read, with the messages that it refers to. The collections are not changed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ _NEWEST = [("seq", -1)]
 
 
 async def read_step_store(database: Any) -> AsyncGenerator[ConversationRecord | BadRecord, None]:
-    """Yield the conversations of a database one at a time: what their newest complete snapshot holds.
+    """Yield the conversations of a database one at a time, from the newest complete snapshot of each.
 
-    Runs that belong to no conversation are conversations of their own; runs that another run started are left out. The
-    fields of a record for its scope are those of its runs: ``conversation_id``, ``agent_name``, ``metadata.…``.
+    Runs without a conversation become conversations of their own; runs that another run started are left out. The
+    fields
+    of a record for its scope are those of its runs: ``conversation_id``, ``agent_name``, ``metadata.…``.
 
     Args:
         database: Of PyMongo's async client, Motor or mongomock-motor.
@@ -82,7 +83,7 @@ async def _record(
 
 
 async def _history(database: Any, stored: str) -> list[Any]:
-    """Return the messages of a snapshot: a list, or keys of messages that are stored once."""
+    """Return the messages of a snapshot, which has them in a list, or refers to messages that are stored once."""
     value = json.loads(stored)
     if not isinstance(value, dict):
         return list(value)
@@ -105,5 +106,7 @@ def _items(message: Any, where: str) -> list[RecordItem]:
         ]
     except DAMAGED as error:
         return [
-            RecordItem(message=None, problem=f"no message of Pydantic AI: {error!r}", where=where)
+            RecordItem(
+                message=None, problem=f"not a message of Pydantic AI: {error!r}", where=where
+            )
         ]

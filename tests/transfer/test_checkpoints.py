@@ -224,7 +224,8 @@ async def test_checkpoints_of_convstore_are_not_read(store: ConversationStore) -
     log, shown, reasons = await imported(store, graph.checkpointer)
     assert log == shown == texts(0)
     assert reasons == [
-        "left out: the checkpoints since convstore keeps the messages of this thread"
+        "left out: the newer checkpoints, because convstore has kept the messages of this thread "
+        "since then"
     ]
 
 

@@ -506,7 +506,7 @@ def test_no_more_is_read_of_a_database_than_its_file_holds(tmp_path: Path) -> No
         circular(tmp_path / "circular"),
     ]
     for path in wrong:
-        with pytest.raises(InvalidInputError, match="no database of SQLiteSession"):
+        with pytest.raises(InvalidInputError, match="not a database of SQLiteSession"):
             list(read_file(path))
     [record] = read_file(
         database(tmp_path / "right", f"CREATE TABLE agent_messages ({_COLUMNS})", rows=90)
