@@ -97,7 +97,8 @@ async def _record_or_bad(
         return BadRecord(where, str(error))
     except StoreError:
         raise
-    except Exception as error:  # noqa: BLE001 - savers raise any error; the next thread may be readable
+    # savers may raise any error; the next thread may be readable
+    except Exception as error:  # noqa: BLE001
         reason = f"its checkpoints cannot be read: {type(error).__name__} ({location_of(error)})"
         return BadRecord(where, reason)
 
