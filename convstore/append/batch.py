@@ -48,7 +48,7 @@ from convstore.messages.media_sizes import MediaSize
 from convstore.messages.reasoning import begins_with_reasoning
 from convstore.messages.sizes import bytes_of
 from convstore.messages.text import text_of
-from convstore.messages.tokens import NamedCounter, count, counted
+from convstore.messages.tokens import NamedCounter, count, count_with_media
 from convstore.messages.tool_calls import is_paused
 from convstore.messages.values import Codec
 from convstore.sources.detection import SourceExtractor, extract_sources, parse_json, read_back_ids
@@ -318,7 +318,7 @@ class _Preparer:
     ) -> PreparedMessage:
         edges = self.edges_left if message.type in SHORTENED else 0
         encoded, plain = self._encoded(fields, omitted, max_edges=edges)
-        tokens, media = counted(self.counter, message)
+        tokens, media = count_with_media(self.counter, message)
         sizes = tokens, self._view_tokens(message, encoded, tokens)
         return self._prepared(message, (encoded, plain), encoded.payload, sizes, media)
 
@@ -334,7 +334,7 @@ class _Preparer:
         found = _NO_SOURCES if is_own else extract_sources(message, parsed, self.extractors)
         # A result without a name gets that of its call, which is found only when the entry is composed.
         read_back = read_back_ids(message) if is_own or not message.name else ()
-        tokens, media = counted(self.counter, message)
+        tokens, media = count_with_media(self.counter, message)
         encoded, plain = self._encoded(fields, omitted)
         is_stub = wants_stub(tokens, has_sources=bool(found.items or (is_own and read_back)))
         if is_stub:

@@ -34,7 +34,7 @@ from convstore.append.responses import (
 from convstore.exceptions import InvalidMessageError, UnfinishedReplyError
 from convstore.messages.langchain_dicts import from_langchain, is_langchain
 from convstore.messages.media import block_type
-from convstore.messages.stop_reasons import FAILED_REASONS, UNFINISHED_STATUSES, reason_of
+from convstore.messages.stop_reasons import FAILED_REASONS, UNFINISHED_STATUSES, stop_reason
 from convstore.messages.text import text_of
 from convstore.values.json_form import has_few_levels, valid_text, without_nulls
 from convstore.values.scope import id_problem
@@ -192,7 +192,7 @@ def _from_response(value: Mapping[str, Any], whole: str, *, index: int) -> _Fiel
     else:
         choice = _choice(value, index=index)
         message = _from_choice(value, choice, index=index)
-        found["finish_reason"] = reason_of(choice.get("finish_reason"))
+        found["finish_reason"] = stop_reason(choice.get("finish_reason"))
     if (usage := value.get("usage")) is not None:
         message["usage"] = without_nulls(usage) if isinstance(usage, Mapping) else usage
     return {**message, **_metadata(found, "openai")}
@@ -200,7 +200,7 @@ def _from_response(value: Mapping[str, Any], whole: str, *, index: int) -> _Fiel
 
 def _from_items(value: Mapping[str, Any], *, index: int) -> _Fields:
     """Return the message of a `Response`."""
-    if (status := reason_of(value.get("status"))) in UNFINISHED_STATUSES:
+    if (status := stop_reason(value.get("status"))) in UNFINISHED_STATUSES:
         raise UnfinishedReplyError(f"its status is {status!r}", index=index, field="status")
     answer = AnswerItems(index, response_id=value.get("id"))
     for position, item in enumerate(value["output"]):
@@ -220,7 +220,7 @@ def _choice(value: Mapping[str, Any], *, index: int) -> Mapping[str, Any]:
     if not isinstance(choice, Mapping) or not isinstance(choice.get("message"), Mapping):
         problem = "must be one choice; append the message of the right one"
         raise InvalidMessageError(problem, index=index, field="choices")
-    if (reason := reason_of(choice.get("finish_reason"))) in FAILED_REASONS:
+    if (reason := stop_reason(choice.get("finish_reason"))) in FAILED_REASONS:
         raise UnfinishedReplyError(
             f"its finish reason is {reason!r}", index=index, field="choices[0].finish_reason"
         )

@@ -12,7 +12,7 @@ from rich.text import Text
 from convstore.cli.list_ import name_of
 from convstore.cli.options import Everything, Target, on_database
 from convstore.cli.output import Answer, is_terminal, plain, screen, short
-from convstore.values.plain import counted, role_of
+from convstore.values.plain import counted, role_label
 
 if TYPE_CHECKING:
     from convstore.types import SearchResult
@@ -90,7 +90,9 @@ def _print_hits(console: Console, result: SearchResult) -> None:
         heading = "  ".join(filter(None, (name_of(group.scope), plain(group.title or ""))))
         console.print(Text(heading, style="bold"), soft_wrap=True)
         for hit in group.hits:
-            facts = f"  {hit.created_at:%Y-%m-%d %H:%M}  {hit.ordinal:>6}  {role_of(hit.type):<6}  "
+            facts = (
+                f"  {hit.created_at:%Y-%m-%d %H:%M}  {hit.ordinal:>6}  {role_label(hit.type):<6}  "
+            )
             console.print(
                 facts + short(hit.snippet, maximum=max(1, console.width - len(facts))),
                 soft_wrap=True,

@@ -25,7 +25,7 @@ from convstore.cli.options import (
 from convstore.cli.output import Answer, plain, short
 from convstore.cli.show_calls import calls_answer, print_bill, print_totals
 from convstore.exceptions import InvalidInputError
-from convstore.values.plain import counted, role_of
+from convstore.values.plain import counted, role_label
 from convstore.values.scope import check_id, check_number
 
 if TYPE_CHECKING:
@@ -351,7 +351,7 @@ def _print_message(
 
     `stub` are the words for a stub.
     """
-    words = [position, role_of(message.type), message.name, message.id]
+    words = [position, role_label(message.type), message.name, message.id]
     if is_failed:
         words.append("failed")
     if _is_stub(message):

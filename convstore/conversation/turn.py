@@ -28,7 +28,7 @@ from convstore.exceptions import (
     UnfinishedReplyError,
 )
 from convstore.messages.stop_reasons import failed_reason
-from convstore.messages.turn_calls import calls_without_result, result_of
+from convstore.messages.turn_calls import calls_without_result, make_result
 from convstore.runtime.background import settle
 from convstore.sources.detection import given_sources
 from convstore.sources.numbering import SourceNumbers, with_numbers, with_rendered
@@ -313,7 +313,8 @@ class TurnSession:
             return Addition()
         said = self._normalized(message)
         results = [
-            result_of(call, _STOPPED, is_error=True) for call in calls_without_result(said.messages)
+            make_result(call, _STOPPED, is_error=True)
+            for call in calls_without_result(said.messages)
         ]
         return said._replace(messages=[*said.messages, *results])
 
@@ -354,7 +355,7 @@ class TurnSession:
             raise InvalidInputError(
                 "a failed call has no sources; leave out error=True, or the sources"
             )
-        message = result_of(self._checked(call), content, is_error=error)
+        message = make_result(self._checked(call), content, is_error=error)
         check_fields(message, index=0)
         message.artifact = artifact
         message = await self._with_numbers(message, sources)

@@ -130,7 +130,7 @@ def with_unread(turn: Sequence[BaseMessage], messages: Sequence[BaseMessage]) ->
     if unread <= here and _has_all_results(messages):
         return list(messages)
     needed = here | unread
-    for step in steps_of(turn):
+    for step in step_ids(turn):
         if not needed.isdisjoint(step):
             needed.update(step)
     return _merged(messages, [message for message in turn if message.id in needed])
@@ -151,7 +151,7 @@ def _is_reply(message: BaseMessage) -> bool:
     return isinstance(message, AIMessage) and not added_to(message)
 
 
-def steps_of(turn: Sequence[BaseMessage]) -> list[list[str]]:
+def step_ids(turn: Sequence[BaseMessage]) -> list[list[str]]:
     """Return the id of each reply of the model with the ids of its calls' results."""
     slots, _ = fill_slots(turn)
     steps = list[list[str]]()

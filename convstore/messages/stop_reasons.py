@@ -71,7 +71,7 @@ def cut_reason(metadata: Mapping[str, Any]) -> str:
     if isinstance(details, Mapping) and isinstance(details.get("reason"), str):
         return str(details["reason"])
     for key in filter(metadata.__contains__, _KEYS):
-        reason = reason_of(metadata[key]).lower()
+        reason = stop_reason(metadata[key]).lower()
         if reason in _CUT:
             return reason
     return ""
@@ -97,8 +97,8 @@ def failed_reason(metadata: Mapping[str, Any]) -> str:
     >>> failed_reason({"status": "queued"}), failed_reason({"finish_reason": "stop"})
     ('queued', '')
     """
-    status = reason_of(metadata.get("status"))
-    finish = reason_of(metadata.get("finish_reason"))
+    status = stop_reason(metadata.get("status"))
+    finish = stop_reason(metadata.get("finish_reason"))
     if status in UNFINISHED_STATUSES:
         return status
     return finish if finish in FAILED_REASONS else ""
@@ -115,10 +115,10 @@ def lacks_reason(metadata: Mapping[str, Any]) -> bool:
     return not any(metadata.get(key) for key in _KEYS)
 
 
-def reason_of(value: Any) -> str:
+def stop_reason(value: Any) -> str:
     """Return a stop reason as text; some servers send an object that has it as `type`.
 
-    >>> reason_of("stop"), reason_of({"type": "length"}), reason_of(None)
+    >>> stop_reason("stop"), stop_reason({"type": "length"}), stop_reason(None)
     ('stop', 'length', '')
     """
     if isinstance(value, Mapping):

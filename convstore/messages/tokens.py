@@ -311,7 +311,9 @@ def count(counter: TokenCounter, message: BaseMessage) -> int:
     return tokens
 
 
-def counted(counter: TokenCounter, message: BaseMessage) -> tuple[int, tuple[MediaSize, ...]]:
+def count_with_media(
+    counter: TokenCounter, message: BaseMessage
+) -> tuple[int, tuple[MediaSize, ...]]:
     """Return the tokens of a message like `count`, and the sizes of its media, which are measured only once."""
     sizes = media_of(message)
     figures = figures_of(counter) if sizes else None

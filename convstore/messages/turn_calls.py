@@ -140,7 +140,7 @@ def calls_without_result(messages: Sequence[BaseMessage]) -> list[TurnCall]:
     return [call for call, result in pairs_of(messages) if result is None]
 
 
-def result_of(call: TurnCall, content: Any, *, is_error: bool = False) -> ToolMessage:
+def make_result(call: TurnCall, content: Any, *, is_error: bool = False) -> ToolMessage:
     """Return the result message of a call, with the id that `result_id` makes for it.
 
     Raises:

@@ -41,7 +41,7 @@ from convstore.readback.passages import (
     PageMedia,
     Passage,
     in_line,
-    in_order,
+    in_reading_order,
     is_compared,
     passage_of_source,
     passages_of,
@@ -120,7 +120,7 @@ class Pager:
                 *((row, source) for row in resolved.rows for source in row.sources),
                 *resolved.sources,
             ]
-            passages = in_order(
+            passages = in_reading_order(
                 [passage_of_source(source, row, artifact=True) for row, source in each]
             )
             page = await self._page(cached, request, passages, room=request.characters)
@@ -192,7 +192,7 @@ class Pager:
             passages += [
                 passage_of_source(source, row, artifact=request.artifact) for row, source in sources
             ]
-            passages = in_order(passages)
+            passages = in_reading_order(passages)
             page = await self._page(cached, request, passages, room=room)
             if page is None or page.parts or request.find or not page.following:
                 break

@@ -237,7 +237,7 @@ def _with_text(passage: Passage, text: str | None) -> Passage:
     return replace(passage, text=text or "", length=len(text or ""), is_repeated=text is None)
 
 
-def in_order(passages: Sequence[Passage]) -> list[Passage]:
+def in_reading_order(passages: Sequence[Passage]) -> list[Passage]:
     """Sort passages for reading, each once; artifacts come last and begin a new page."""
     by_key: dict[str, Passage] = {}
     for passage in passages:

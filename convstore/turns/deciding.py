@@ -18,7 +18,7 @@ from convstore.exceptions import (
 )
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.turn_record import TurnRecord
-from convstore.messages.turn_calls import result_of
+from convstore.messages.turn_calls import make_result
 from convstore.runtime.retrying import until_written
 from convstore.turns.held import TurnServices
 from convstore.turns.naming import Naming
@@ -135,9 +135,9 @@ def results_of(call: TurnCall, decision: Decision) -> list[ToolMessage]:
     The text of a rejection is that of LangChain's ``HumanInTheLoopMiddleware``.
     """
     if decision.verdict == "respond":
-        return [result_of(call, decision.message)]
+        return [make_result(call, decision.message)]
     if decision.verdict == "reject":
         rejected = f"User rejected the tool call for `{call.name}` with "
         reason = f"reason: {decision.message}" if decision.message else f"id {call.id}. {_NOT_RUN}"
-        return [result_of(call, rejected + reason, is_error=True)]
+        return [make_result(call, rejected + reason, is_error=True)]
     return []

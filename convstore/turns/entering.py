@@ -25,7 +25,7 @@ from convstore.exceptions import (
 from convstore.log.entry import Totals
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.turn_record import TurnRecord
-from convstore.messages.turn_calls import result_of
+from convstore.messages.turn_calls import make_result
 from convstore.mongo.turn_leases import LeaseResult, TurnLease
 from convstore.runtime.background import settle
 from convstore.runtime.cache import CachedConversation
@@ -324,7 +324,7 @@ class TurnEntrance:
     async def _close_and_ask(
         self, scope: Scope, before: TurnRecord, tail: Totals, question: Sequence[BaseMessage]
     ) -> AppendResult:
-        results = [result_of(call, _NOT_DECIDED, is_error=True) for call in before.undecided]
+        results = [make_result(call, _NOT_DECIDED, is_error=True) for call in before.undecided]
 
         async def write(named: list[BaseMessage], known: frozenset[str]) -> AppendResult:
             condition = Condition(tail, known=known | {str(message.id) for message in question})

@@ -214,7 +214,7 @@ _PARTS: Mapping[str, Iterable[str]] = {
 """Fields of a document that become one column for each of their parts."""
 
 
-def columns_of(document: Mapping[str, Any], scope_keys: Sequence[str]) -> dict[str, Any]:
+def table_row(document: Mapping[str, Any], scope_keys: Sequence[str]) -> dict[str, Any]:
     """Return the document of a conversation as a row of a table; lists and other objects become JSON texts."""
     scope = document["scope"]
     columns = dict[str, Any]({key: scope.get(key) for key in (*scope_keys, "path")})

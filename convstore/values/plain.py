@@ -109,10 +109,10 @@ def shown_value(value: object) -> str:
     return f"a value of type {type(value).__name__}"
 
 
-def role_of(message_type: str) -> str:
+def role_label(message_type: str) -> str:
     """Return the name that people use for a message type.
 
-    >>> role_of("human"), role_of("system")
+    >>> role_label("human"), role_label("system")
     ('user', 'system')
     """
     return _ROLES.get(message_type, message_type)

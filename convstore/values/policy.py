@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from convstore.exceptions import InvalidInputError
 from convstore.values.plain import suggests_options
-from convstore.values.providers import ProviderRules, as_json, changed_fields
+from convstore.values.providers import ProviderRules, changed_fields, field_as_json
 from convstore.values.scope import check_names, check_number, check_one_of
 
 _CHOICES = {
@@ -183,7 +183,7 @@ def view_key(policy: HistoryPolicy, counter: str) -> str:
     False
     """
     names = sorted(field.name for field in fields(policy) if field.name not in _NOT_IN_KEYS)
-    values = [as_json(getattr(policy, name)) for name in names]
+    values = [field_as_json(getattr(policy, name)) for name in names]
     return hashlib.sha256(json.dumps([names, values, counter]).encode()).hexdigest()[:16]
 
 

@@ -167,10 +167,12 @@ def changed_fields(options: Any) -> dict[str, Any]:
     {'name': 'own', 'models': ['my-']}
     """
     given = {field: getattr(options, field.name) for field in fields(options)}
-    return {field.name: as_json(value) for field, value in given.items() if value != field.default}
+    return {
+        field.name: field_as_json(value) for field, value in given.items() if value != field.default
+    }
 
 
-def as_json(value: Any) -> Any:
+def field_as_json(value: Any) -> Any:
     """Return the value of a field as a JSON value."""
     if isinstance(value, ProviderRules):
         return changed_fields(value)

@@ -367,7 +367,7 @@ def check_stamp(stamp: object) -> ViewStamp:
         raise InvalidInputError(f"the stamp cannot be stored: {error}") from error
 
 
-def storable(stamp: ViewStamp) -> ViewStamp | None:
+def storable_stamp(stamp: ViewStamp) -> ViewStamp | None:
     """Return a stamp; None if no entry can hold it, because its policy names very many tools."""
     if not stamp.policy:
         return stamp

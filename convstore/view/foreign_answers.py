@@ -19,7 +19,7 @@ from convstore.values.json_form import valid_text
 from convstore.values.providers import ProviderRules
 from convstore.wire.edits import NO_TEXT, tool_name, user_name
 from convstore.wire.hosted import hosted_text
-from convstore.wire.parts import Block, Media, Text, beside_calls, part_of
+from convstore.wire.parts import Block, Media, Text, beside_calls, read_part
 from convstore.wire.requests import ReportDropped
 
 _EMPTY: Final = "{}"
@@ -76,7 +76,7 @@ def _sendable_content(message: AIMessage, drop: ReportDropped) -> list[Any]:
 
 def _sendable(block: Any, listed: set[Any], drop: ReportDropped) -> Iterator[Any]:
     """Yield a block of content in a form that all providers accept; calls in `listed` are not part of the content."""
-    part = part_of(block)
+    part = read_part(block)
     if isinstance(part, Text):
         for name in part.settings:
             drop(name, "another provider wrote it")
@@ -203,7 +203,7 @@ def with_custom_outputs(message: AIMessage, results: Sequence[ToolMessage]) -> l
 
 def _custom(result: ToolMessage) -> ToolMessage:
     content: Any = result.content
-    texts = [part_of(block) for block in (content if isinstance(content, list) else [content])]
+    texts = [read_part(block) for block in (content if isinstance(content, list) else [content])]
     said = [part.text for part in texts if isinstance(part, Text) and part.text]
     block = {"type": "custom_tool_call_output", "output": valid_text("\n".join(said))}
     return result.model_copy(update={"content": [block]})

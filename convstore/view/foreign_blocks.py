@@ -17,7 +17,7 @@ from convstore.values.json_form import valid_text
 from convstore.values.providers import ProviderRules
 from convstore.wire.anthropic import anthropic_media
 from convstore.wire.openai_chat import media_part as chat_media
-from convstore.wire.parts import Block, Media, Text, part_of
+from convstore.wire.parts import Block, Media, Text, read_part
 from convstore.wire.requests import ReportDropped
 
 _Message = TypeVar("_Message", bound=BaseMessage)
@@ -85,7 +85,7 @@ def _is_accepted(block: Any, kin: str) -> bool:
 
 def _written(block: Any, rules: ProviderRules, drop: ReportDropped) -> Iterator[dict[str, Any]]:
     """Yield the replacement of a block that the package does not accept; nothing for an empty one."""
-    part = part_of(block)
+    part = read_part(block)
     if isinstance(part, Text):
         for name in part.settings:
             drop(name, "the API does not accept it here")

@@ -31,7 +31,7 @@ from convstore.wire.steps import (
     last_model,
     no_media,
     read_steps,
-    results_of,
+    results_with_moved_media,
 )
 
 _HOSTED_ID: Final = re.compile(r"(srv|mcp)toolu_[a-zA-Z0-9_]+")
@@ -323,7 +323,9 @@ def _text_block(text: Text, step: Step) -> dict[str, Any]:
 
 def _results(step: Step) -> list[dict[str, Any]]:
     """Return the blocks of results, followed by their images and files if results must be text only."""
-    results, moved = results_of(step, anthropic_media, moves=step.rules.result_media == "moved")
+    results, moved = results_with_moved_media(
+        step, anthropic_media, moves=step.rules.result_media == "moved"
+    )
     blocks = [_result(step, result) for result in results]
     return [*blocks, {"type": "text", "text": MOVED}, *moved] if moved else blocks
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from convstore.messages.call_arguments import parsed_arguments
-from convstore.messages.stop_reasons import FAILED_REASONS, cut_reason, reason_of
+from convstore.messages.stop_reasons import FAILED_REASONS, cut_reason, stop_reason
 from convstore.values.json_form import without_nulls
 
 _TEXTS: Final = frozenset({"content", "reasoning", "reasoning_content", "refusal"})
@@ -38,7 +38,7 @@ class ChatReply:
     def __init__(self) -> None:
         self._whole: dict[str, Any] = {"object": "chat.completion"}
         self._message: dict[str, Any] = {}
-        self._calls = _StreamedCalls()
+        self._calls = _AssembledCalls()
         self._details = _Details()
         self._finish = ""
         self._failure = ""
@@ -83,7 +83,7 @@ class ChatReply:
     def _take(self, choice: Mapping[str, Any]) -> None:
         if failure := choice.get("error"):
             self._failure = error_code(failure)
-        self._finish = reason_of(choice.get("finish_reason")) or self._finish
+        self._finish = stop_reason(choice.get("finish_reason")) or self._finish
         delta = choice.get("delta")
         if delta is None and not self._message:
             delta = choice.get("message")  # a server that does not stream sends its reply at once
@@ -223,7 +223,7 @@ def _continue(last: dict[str, Any], block: Mapping[str, Any]) -> None:
 
 
 @dataclass(slots=True)
-class _StreamedCall:
+class _AssembledCall:
     """A call that is assembled from deltas; `position` is its index, or its number among the calls."""
 
     position: int
@@ -271,27 +271,27 @@ class _StreamedCall:
         }
 
 
-class _StreamedCalls:
+class _AssembledCalls:
     """The calls of a reply that are assembled from deltas."""
 
     def __init__(self) -> None:
-        self.found = list[_StreamedCall]()
-        self._by_index = dict[int, _StreamedCall]()
-        self._by_id = dict[str, _StreamedCall]()
+        self.found = list[_AssembledCall]()
+        self._by_index = dict[int, _AssembledCall]()
+        self._by_id = dict[str, _AssembledCall]()
 
     def add(self, deltas: Iterable[Mapping[str, Any]]) -> None:
         """Add each delta to its call."""
         for delta in deltas:
             self._call_of(delta).add(delta)
 
-    def _call_of(self, delta: Mapping[str, Any]) -> _StreamedCall:
+    def _call_of(self, delta: Mapping[str, Any]) -> _AssembledCall:
         """Return the call of a delta, or a new one if the delta begins a call."""
         given = delta.get("index")
         index = given if isinstance(given, int) else None
         own = delta.get("id") or ""
         known = self._known(index, own)
         if known is None or _begins(known, delta):
-            known = _StreamedCall(len(self.found) if index is None else index)
+            known = _AssembledCall(len(self.found) if index is None else index)
             self.found.append(known)
             if index is not None:
                 self._by_index[index] = known
@@ -299,14 +299,14 @@ class _StreamedCalls:
             self._by_id[own] = known
         return known
 
-    def _known(self, index: int | None, own: str) -> _StreamedCall | None:
+    def _known(self, index: int | None, own: str) -> _AssembledCall | None:
         if index is not None:
             return self._by_index.get(index)
         if own:
             return self._by_id.get(own)
         return self.found[-1] if self.found else None
 
-    def in_order(self) -> list[_StreamedCall]:
+    def in_order(self) -> list[_AssembledCall]:
         """Return the calls ordered by index; calls with the same index are in the order in which they began."""
         return sorted(self.found, key=lambda call: call.position)
 
@@ -319,7 +319,7 @@ def _body(call: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def _begins(known: _StreamedCall, delta: Mapping[str, Any]) -> bool:
+def _begins(known: _AssembledCall, delta: Mapping[str, Any]) -> bool:
     """Return True if a delta begins a new call instead of continuing `known`."""
     body = _body(delta)
     name = body.get("name")

@@ -26,7 +26,7 @@ _URL_SAFE = str.maketrans("+/", "-_")
 
 
 def with_references(own: dict[str, Any], *messages: BaseMessage) -> dict[str, Any]:
-    """Return the JSON with references in place of values that the messages have; `restored` reverses it.
+    """Return the JSON with references in place of values that the messages have; `without_references` reverses it.
 
     >>> with_references({"text": "Hi", "id": "a"}, BaseMessage("Hi", type="ai"))
     {'text': {'convstore:held': 'content'}, 'id': 'a'}
@@ -47,7 +47,7 @@ def with_references(own: dict[str, Any], *messages: BaseMessage) -> dict[str, An
     return {"exact": exact}
 
 
-def restored(mark: Mapping[str, Any], *messages: BaseMessage) -> dict[str, Any]:
+def without_references(mark: Mapping[str, Any], *messages: BaseMessage) -> dict[str, Any]:
     """Return the JSON that was passed to `with_references`, with the current texts of the messages.
 
     Raises:
@@ -80,7 +80,7 @@ def rejoined(
 
     def own(message: BaseMessage) -> dict[str, Any]:
         try:
-            return restored(mark_in(message, name)["json"], message)
+            return without_references(mark_in(message, name)["json"], message)
         except LookupError:  # the message is from another source, or a view changed it
             return write(message)
 

@@ -14,7 +14,7 @@ from convstore.values.plain import equal_at_start
 from convstore.values.policy import HistoryPolicy
 from convstore.values.providers import ProviderRules
 from convstore.values.scope import check_one_of
-from convstore.values.stamps import Stamper, ViewStamp, storable
+from convstore.values.stamps import Stamper, ViewStamp, storable_stamp
 from convstore.wire.anthropic import to_anthropic
 from convstore.wire.openai_chat import to_chat
 from convstore.wire.openai_responses import to_responses
@@ -86,7 +86,7 @@ class History(Value):
         if entry or adapted or len(messages) != len(self.messages):
             # unknown: the model may have seen messages that were appended since the load
             changes["ordinal"] = 0
-        return storable(stamp.model_copy(update=changes))
+        return storable_stamp(stamp.model_copy(update=changes))
 
     def to_openai(
         self,

@@ -17,7 +17,7 @@ from convstore.wire.edits import MOVED, NO_TEXT, user_name
 from convstore.wire.hosted import hosted_text
 from convstore.wire.parts import Block, Media, Part, Text, beside_call
 from convstore.wire.requests import OpenAIMessages
-from convstore.wire.steps import Step, WireCall, no_media, read_steps, results_of
+from convstore.wire.steps import Step, WireCall, no_media, read_steps, results_with_moved_media
 
 NO_REASONING: Final = " "
 """Reasoning of an answer without any, for a provider that refuses answers whose field is missing or empty."""
@@ -180,7 +180,7 @@ def _sign(call: dict[str, Any], *, is_open: bool) -> None:
 def _results(step: Step) -> Iterator[dict[str, Any]]:
     """Yield the result messages of a step, then the user message with their images and files."""
     rules = step.rules
-    results, moved = results_of(step, media_part, moves=rules.result_media != "named")
+    results, moved = results_with_moved_media(step, media_part, moves=rules.result_media != "named")
     for result in results:
         step.drop_status(result)
         content = content_of(step.content(no_media, result))

@@ -26,7 +26,7 @@ from convstore.wire.steps import (
     is_reasoning_part,
     no_media,
     read_steps,
-    results_of,
+    results_with_moved_media,
 )
 
 _REASONING_FIELDS: Final = ("type", "id", "summary", "content", "encrypted_content")
@@ -253,7 +253,7 @@ def _message(step: Step) -> dict[str, Any]:
 def _outputs(step: Step) -> Iterator[dict[str, Any]]:
     """Yield the results of a step, followed by a user message with their images and files if results are text only."""
     where = step.rules.result_media
-    results, moved = results_of(step, _media_part, moves=where == "moved")
+    results, moved = results_with_moved_media(step, _media_part, moves=where == "moved")
     for result in results:
         step.drop_status(result)
         kind = "function_call_output" if result.call.input is None else "custom_tool_call_output"

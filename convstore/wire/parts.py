@@ -126,7 +126,7 @@ def parts_of(message: BaseMessage) -> list[Part]:
     # langchain-openai may keep an item of the Responses API here
     own = message.additional_kwargs.get("reasoning")
     blocks = [own, *blocks] if isinstance(own, dict) and is_reasoning(own) else blocks
-    parts = [part for block in blocks if (part := part_of(block)) is not None]
+    parts = [part for block in blocks if (part := read_part(block)) is not None]
     if not any(isinstance(part, Text) and part.text.strip() for part in parts):
         audio = message.additional_kwargs.get("audio")
         transcript = audio.get("transcript") if isinstance(audio, dict) else None
@@ -191,13 +191,13 @@ def _is_shown(value: Any) -> bool:
     )
 
 
-def part_of(block: Any) -> Part | None:
+def read_part(block: Any) -> Part | None:
     """Return a block as a part; None for a block without content."""
     if isinstance(block, str):
         return Text(valid_text(block))
     kind = block_type(block)
     if kind == "non_standard":
-        return part_of(block.get("value"))
+        return read_part(block.get("value"))
     if is_reasoning(block):
         # LangChain's standard form of Anthropic's thinking
         if signature := _text(block.get("extras"), "signature"):

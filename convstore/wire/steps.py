@@ -252,7 +252,7 @@ def _inserted(given: Inserted, edits: RequestEdits, *, is_open: bool) -> Step:
     return Step(kind(given.text), edits, given.role, is_open, parts)
 
 
-def results_of(
+def results_with_moved_media(
     step: Step, write: MediaWriter, *, moves: bool
 ) -> tuple[list[Result], list[dict[str, Any]]]:
     """Return the results of a step, and the images and files in them that move to a user message.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
-from convstore.wire.exact import restored, with_references
+from convstore.wire.exact import with_references, without_references
 
 LONG = "Seals eat fish. " * 20
 
@@ -35,7 +35,7 @@ def test_any_json_comes_back(own: dict[str, Any]) -> None:
     """References of its own, a field named as ours, deep nesting, and values that JSON has no exact form of."""
     messages: list[BaseMessage] = [HumanMessage("Hi"), AIMessage([{"type": "text", "text": LONG}])]
     mark = json.loads(json.dumps(with_references(own, *messages)))
-    assert json.dumps(restored(mark, *messages)) == json.dumps(own)
+    assert json.dumps(without_references(mark, *messages)) == json.dumps(own)
 
 
 def test_what_messages_hold_is_not_repeated() -> None:
@@ -54,6 +54,6 @@ def test_what_messages_hold_is_not_repeated() -> None:
     mark = with_references(own, said, result)
     assert LONG not in json.dumps(mark)
     assert LONG[::-1] not in json.dumps(mark)
-    assert restored(mark, said, ToolMessage("stub", tool_call_id="a"))["result"] == "stub"
+    assert without_references(mark, said, ToolMessage("stub", tool_call_id="a"))["result"] == "stub"
     with pytest.raises(LookupError):
-        restored(mark, said)
+        without_references(mark, said)

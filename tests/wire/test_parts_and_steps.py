@@ -16,7 +16,7 @@ from langchain_core.messages import (
 from convstore.messages.call_arguments import arguments_text
 from convstore.messages.provenance import mark
 from convstore.types import History, ProviderRules
-from convstore.wire.parts import Block, Text, part_of, parts_of
+from convstore.wire.parts import Block, Text, parts_of, read_part
 from convstore.wire.steps import turn_begin
 
 IMAGE = {"type": "image", "base64": "iVBORw0KGgo=", "mime_type": "image/png"}
@@ -71,10 +71,10 @@ def test_a_block_is_read_as_its_api_sent_it() -> None:
     assert isinstance(first, Block)
     assert (first.kind, first.block, second) == ("reasoning", item, Text("So."))
     ran = {"type": "server_tool_use", "id": "s1", "input": {"q": 1}}
-    hosted = part_of({**ran, "partial_json": '{"q": 2}'})
+    hosted = read_part({**ran, "partial_json": '{"q": 2}'})
     assert isinstance(hosted, Block)
     assert hosted.block == ran
-    cited = part_of({"type": "text", "text": "So.", "citations": [float("nan")]})
+    cited = read_part({"type": "text", "text": "So.", "citations": [float("nan")]})
     assert isinstance(cited, Text)
     assert cited.settings == {"citations": None}
 

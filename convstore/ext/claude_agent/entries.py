@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage
 from convstore.exceptions import InvalidInputError
 from convstore.integration import normalize_messages
 from convstore.types import LogItem
-from convstore.wire.exact import restored, with_references
+from convstore.wire.exact import with_references, without_references
 
 KIND = "claude.entry"
 """Kind of the items that have the entries of transcripts."""
@@ -44,7 +44,9 @@ def id_of(entry: Entry) -> str | None:
 
 def from_log(data: Mapping[str, Any], messages: Mapping[str, BaseMessage]) -> Entry:
     """Return the entry of an item, given the messages of the log by id."""
-    entry: Entry = restored(data, *(messages[id_] for id_ in data.get("content_of", ())))["entry"]
+    entry: Entry = without_references(data, *(messages[id_] for id_ in data.get("content_of", ())))[
+        "entry"
+    ]
     return entry
 
 

@@ -34,8 +34,8 @@ from convstore.values.list_rows import (
     TIMES,
     ListRow,
     chips_of,
-    columns_of,
     scope_choices,
+    table_row,
 )
 from convstore.values.reports import ConversationHits, SearchResult
 from convstore.values.usage import Prices
@@ -98,7 +98,7 @@ async def exported_list(
     if form == "json":
         written = json.dumps(rows, indent=1)
     else:
-        written = _as_csv([columns_of(row, store.scope_keys) for row in rows])
+        written = _as_csv([table_row(row, store.scope_keys) for row in rows])
     kinds = {"json": "application/json", "csv": "text/csv; charset=utf-8"}
     return Response(written, media_type=kinds[form], headers=headers)
 

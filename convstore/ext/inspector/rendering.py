@@ -23,7 +23,7 @@ from convstore.ext.inspector.text import (
     shorten_at_word,
     with_citations,
 )
-from convstore.values.plain import age, counted, money, percent, role_of
+from convstore.values.plain import age, counted, money, percent, role_label
 
 _MAX_NUMBER = 2**53 - 1
 _OPTIONS = (
@@ -100,7 +100,7 @@ def _environment() -> Environment:
         "marked": marked,
         "money": money,
         "percent": percent,
-        "role": role_of,
+        "role": role_label,
     }
     return environment
 

@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage
 from convstore.ext.langchain.results import ends_agent
 from convstore.ext.run_turns import done_in_graph, is_resumed
 from convstore.integration import TurnRecord
-from convstore.messages.filing import added_to, ids_of, is_question, steps_of
+from convstore.messages.filing import added_to, ids_of, is_question, step_ids
 
 
 class AgentPart(NamedTuple):
@@ -58,7 +58,7 @@ def next_part(rest: Sequence[BaseMessage], found: TurnRecord, *, skip: int) -> A
 
 def _ends_in(rest: Sequence[BaseMessage], answers: Collection[str]) -> list[int]:
     """Return the indexes after each answer, and after each step that ended its agent, with its tools' messages."""
-    step_of = {id_: step[0] for step in steps_of(rest) for id_ in step}
+    step_of = {id_: step[0] for step in step_ids(rest) for id_ in step}
     ends = dict[str, int]()  # by the reply that begins the step
     over = set(answers)
     for at, each in enumerate(rest):

@@ -21,7 +21,7 @@ from convstore.ext.checkpoints import OnFork
 from convstore.ext.langchain.results import is_evicted
 from convstore.ext.langchain.shown import ShownView
 from convstore.integration import TurnAccess, TurnRecord, log_of
-from convstore.messages.filing import added_to, ids_of, marked_as_added, steps_of
+from convstore.messages.filing import added_to, ids_of, marked_as_added, step_ids
 from convstore.messages.provenance import is_generated
 from convstore.messages.tool_calls import answers_in, calls_of, result_id, result_ids
 from convstore.values.append_options import Trust
@@ -123,7 +123,7 @@ class AgentRun:
         if not self.ahead:
             return None
         here = ids_of(messages)
-        steps = steps_of(self.ahead)
+        steps = step_ids(self.ahead)
         # The state may have lost a part of a step, or all of earlier steps.
         reached = [at for at, step in enumerate(steps) if not here.isdisjoint(step)]
         following = steps[max(reached, default=-1) + 1 :]

@@ -15,7 +15,7 @@ from convstore.messages.tool_calls import is_paired
 from convstore.types import Dropped, History
 from convstore.values.json_form import sendable_message
 from convstore.values.policy import HistoryPolicy
-from convstore.values.stamps import NOT_MEASURED, RequestParts, ViewStamp, storable
+from convstore.values.stamps import NOT_MEASURED, RequestParts, ViewStamp, storable_stamp
 
 
 @dataclass(slots=True, eq=False)
@@ -137,7 +137,7 @@ class ShownView:
             turn=turn_id,
             size_of=self._size_of,
         )
-        return stamp and storable(stamp.model_copy(update={"beside": self.beside}))
+        return stamp and storable_stamp(stamp.model_copy(update={"beside": self.beside}))
 
 
 def _shortened(

@@ -24,7 +24,7 @@ from convstore.types import Dropped
 from convstore.wire.contents import ContentReader
 from convstore.wire.edits import INSTRUCTION, MOVED, NO_TEXT, RequestEdits
 from convstore.wire.exact import rejoined, with_references
-from convstore.wire.parts import Media, part_of
+from convstore.wire.parts import Media, read_part
 
 _MARK = "agent_framework"
 _ID = "convstore_id"
@@ -273,7 +273,7 @@ class _MessageEditor:
 
     def _described_file(self, file: Content, logged: BaseMessage | None) -> Content:
         """Return the text of a text file; for any other file, report it as dropped and return its description."""
-        part = part_of(_described(file))
+        part = read_part(_described(file))
         if isinstance(part, Media) and part.plain_text:
             return Content.from_text(part.plain_text)
         kind = KINDS[_described(file)["type"]]

@@ -20,7 +20,7 @@ from convstore.integration import is_answer_item, normalize_messages
 from convstore.messages.text import text_of
 from convstore.types import History, LogItem, OpenAIMessages, ProviderRules
 from convstore.values.scope import id_problem
-from convstore.wire.exact import restored, with_references
+from convstore.wire.exact import with_references, without_references
 from convstore.wire.steps import role_of
 
 Item: TypeAlias = dict[str, Any]
@@ -62,7 +62,7 @@ def digest_of(value: Any) -> str:
 def items_of(message: BaseMessage) -> list[Item] | None:
     """Return the items that a message was made of; None if it has none, or if they do not match its content."""
     try:
-        items: list[Item] = restored(message.additional_kwargs[_KEPT], message)["items"]
+        items: list[Item] = without_references(message.additional_kwargs[_KEPT], message)["items"]
         read = _message(items)
     except (AttributeError, LookupError, TypeError, ValueError):
         return None
