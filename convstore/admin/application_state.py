@@ -14,6 +14,7 @@ from convstore.mongo.heads import Head
 from convstore.mongo.keys import ANNOTATIONS, application_state_id
 from convstore.runtime.log_reader import LogReader
 from convstore.runtime.retrying import WriteConflict, until_written
+from convstore.values.json_form import without_nulls
 from convstore.values.models import StateSnapshot
 from convstore.values.scope import Scope, check_ordinals, check_text_keys
 
@@ -45,14 +46,14 @@ class StateKeeper:
         """
         _check_changes(changes)
         check_ordinals(revision=revision)
-        self._encode(_without_none(changes))
+        self._encode(without_nulls(changes))
         head = await self._head(scope, revision, conversation)
 
         async def write() -> StateSnapshot:
             before = await self._find(head.conversation)
             if revision not in (None, before.revision):
                 raise StateConflictError(revision, revision=before.revision)
-            text = self._encode(_without_none(before.values | changes))
+            text = self._encode(without_nulls(before.values | changes))
             if not await self._stored.write_state(
                 head.conversation, text, after=before.revision, at=self._clock.now()
             ):
@@ -100,8 +101,3 @@ def _check_changes(changes: object) -> None:
             'changes must be a dict with at least one value, such as {"step": 2}'
         )
     check_text_keys(changes, name="changes")
-
-
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that are not None; None marks a value to remove."""
-    return {name: value for name, value in values.items() if value is not None}

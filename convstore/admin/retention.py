@@ -142,6 +142,7 @@ class Retention:
                         conversations=int(dry_run or await self.inspection.drop_lost_head(head))
                     )
                 receipt = _sum(receipt, ended)
+                _report(progress, receipt)
         return receipt
 
     async def _end_lost(

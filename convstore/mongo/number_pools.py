@@ -13,7 +13,7 @@ from convstore.mongo.bson_values import reading, stored_number
 from convstore.mongo.collection import Collection, Document
 from convstore.mongo.driver import Driver
 from convstore.mongo.keys import LOG, of_state
-from convstore.mongo.versions import readable
+from convstore.mongo.versions import is_newer, readable
 
 MAX_BLOCK = 1_000
 """Numbers in the largest block, unless more are needed at once; smaller blocks double the numbers so far."""
@@ -33,17 +33,19 @@ class NumberPools:
     async def take(self, conversation: str, number: int) -> tuple[range, int | None]:
         """Take adjacent numbers from the pool; the range is empty if the pool has too few. Two commands at most.
 
-        Also return how many numbers the pool has ever had, None if the conversation has no state.
+        Also return how many numbers the pool has ever had, None if the conversation has no state. The pool in a state
+        that a newer convstore wrote counts as empty.
         """
-        query = of_state(conversation)
+        state_query = of_state(conversation)
+        has_numbers = readable("state") | {"numbers.free": {"$gte": number}}
         taken = {"$inc": {"numbers.free": -number}}
-        if before := await self._log.find_and_update(
-            query | {"numbers.free": {"$gte": number}}, taken, _FIELDS
-        ):
+        if before := await self._log.find_and_update(state_query | has_numbers, taken, _FIELDS):
             free, last, given = _pool(before)
             return range(last - free + 1, last - free + 1 + number), given
-        state = await self._log.find_one(query, _FIELDS)
-        return range(0), None if state is None else _pool(state)[2]
+        state = await self._log.find_one(state_query, _FIELDS | {"v": 1, "summary.v": 1})
+        if state is None:
+            return range(0), None
+        return range(0), 0 if is_newer(state, "state") else _pool(state)[2]
 
     async def fill(self, conversation: str, block: range, *, given: int) -> None:
         """Replace the pool by the numbers in `block`; `given` is how many it has ever had. One command."""

@@ -6,13 +6,14 @@ restored from the stored summaries.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from convstore.exceptions import ConversationDeletedError, CorruptDocumentError
 from convstore.log.entry import Entry, Totals
 from convstore.log.state import State, restored
+from convstore.mongo.collection import Document
 from convstore.mongo.keys import SUMMARIES, summary_id
 from convstore.mongo.parallel import together
 from convstore.mongo.state_documents import current_summary, state_from, summary_in
@@ -23,8 +24,7 @@ from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import DELETED, LogReader
 from convstore.values.scope import Scope
 
-_Document = Mapping[str, Any]
-_Read = tuple[_Document | None, list[Entry], list[int]]
+_Read = tuple[Document | None, list[Entry], list[int]]
 
 
 class LogEnd(NamedTuple):
@@ -120,7 +120,7 @@ class LogEndReader:
         return found
 
     async def _state_of(
-        self, cached: CachedConversation, document: _Document | None, entries: Sequence[Entry]
+        self, cached: CachedConversation, document: Document | None, entries: Sequence[Entry]
     ) -> tuple[State, int]:
         """Return the state, and the number of round trips including the read of its document."""
         if document is None:
@@ -140,7 +140,7 @@ class LogEndReader:
         if self.reader.seen(cached.scope, await self._heads.find(dict(cached.scope))) is not cached:
             raise ConversationDeletedError(DELETED)
 
-    async def _state(self, cached: CachedConversation, document: _Document) -> tuple[State, int]:
+    async def _state(self, cached: CachedConversation, document: Document) -> tuple[State, int]:
         """Return the state in a document, and the round trips; a large summary is read from its own document."""
         (token, digest) = current_summary(document)
         summary = None
@@ -180,7 +180,7 @@ class LogEndReader:
         return (await self._state(cached, document))[0]
 
 
-def _revision(document: _Document | None, known: int) -> int:
+def _revision(document: Document | None, known: int) -> int:
     """Return the revision of a state; a missing or damaged one counts as current, because parsing it reports it."""
     revision = document.get("revision") if document else known
     return revision if isinstance(revision, int) else known

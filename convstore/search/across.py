@@ -149,7 +149,7 @@ class AcrossSearcher:
         if not chain:
             return SearchedLog()
         last = await self._reader.log.entry(cached.conversation, chain.last.until)
-        if last and chain.ends_with(last.totals):
+        if chain.ends_with(last.totals):
             return SearchedLog(chain.parts)
         return SearchedLog()
 

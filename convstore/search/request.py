@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from convstore.exceptions import InvalidInputError
 from convstore.index.words import query_groups
 from convstore.messages.encoding import MESSAGE_TYPES
+from convstore.mongo.log import LOG_END
 from convstore.values.plain import shown_value
 from convstore.values.scope import check_number, check_ordinals
 
@@ -32,7 +33,7 @@ class SearchRequest:
     groups: tuple[tuple[str, ...], ...]
     limit: int
     types: frozenset[str] | None = None
-    before: int = 2**53
+    before: int = LOG_END
     after: int = 0
     is_for_model: bool = False
     characters: int = 300
@@ -60,7 +61,7 @@ def search_request(
         tuple(query_groups(text)),
         limit,
         None if types is None else _checked_types(types),
-        2**53 if before is None else before,
+        LOG_END if before is None else before,
         after or 0,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -281,6 +282,30 @@ async def test_the_lease_in_a_newer_state_stays_its_holders(
     [state] = newer_in(await stored(database))
     assert "turn" not in state
     assert state == {name: value for name, value in before[0].items() if name != "turn"}
+
+
+async def test_the_numbers_in_a_newer_state_are_not_taken(
+    database: Any, chat: Conversation
+) -> None:
+    """The numbers that a newer version reserved for sub-agents stay in the state; sub-agents get others."""
+    sources = json.dumps([{"title": "A page", "content": "words " * 50}])
+
+    async def searched(chat: Conversation, number: int) -> int:
+        """Return the number of a sub-agent's source."""
+        call = AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": f"s{number}"}])
+        result = ToolMessage(sources, name="search", tool_call_id=f"s{number}")
+        receipt = await chat.child("finder").append([HumanMessage("Find."), call, result])
+        assert receipt.source_ids is not None
+        return receipt.source_ids[0]
+
+    used = [await searched(chat, number) for number in range(3)]
+    state = await database["log"].find_one({"_id": f"{await id_of(database, chat)}:~"})
+    assert state["numbers"]["free"] > 0
+    await renew(database, chat, "state")
+    before = newer_in(await stored(database))
+    used += [await searched(again(database, chat), number) for number in (3, 4)]
+    assert newer_in(await stored(database)) == before
+    assert len(set(used)) == len(used)
 
 
 @pytest.mark.costly

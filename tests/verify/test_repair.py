@@ -602,7 +602,7 @@ async def test_what_cannot_be_moved_stops_no_sweep(
     damage = {"$set": {"count": "x"}}
     await own["log"].update_one({"conversation": old, "messages.id": "late"}, damage)
     await sweep(own, 90)
-    assert f"what came late to {old} was not moved" in caplog.text
+    assert f"late entries of {old} were not moved" in caplog.text
     assert await own["log"].count_documents({"conversation": old, "messages.id": "late"}) == 1
 
 

@@ -47,7 +47,7 @@ class ThinkingKind(FactKind[Thinking]):
     ) -> Iterator[str]:
         """Yield a problem for an ordinal that is not before the entry."""
         if value.through >= entry.first:
-            yield "it says that thinking was left out which came later"
+            yield "the thinking that its request left out is not older than the entry"
 
     def archived(self, value: Thinking) -> Any:
         """Return the fields as a list."""
