@@ -296,6 +296,7 @@ class Compactor:
             cuts=replacement_cuts(plan.rows),
             earlier=earlier.text if earlier else None,
             summary_messages=summary_messages,
+            answers=_answers_in(read),
         )
         result = await self._while_leased(plan, owner, strategy.fold(request))
         if result is None:
@@ -462,6 +463,13 @@ def _worded_for_views(message: BaseMessage) -> BaseMessage:
     if kind_of(message) == "missing_result":
         return message.model_copy(update={"content": MISSING_TEXT})
     return message
+
+
+def _answers_in(rows: Sequence[Row]) -> dict[str, str]:
+    """Return which call each result answers, as the log knows it; "" for a call that is not among the messages."""
+    made = {result_id for row in rows for result_id in row.message.calls}
+    known = ((row.message.id, row.message.answers) for row in rows if row.message.type == "tool")
+    return {id_: answers if answers in made else "" for id_, answers in known if answers}
 
 
 def _result_of(task: asyncio.Future[CompactionResult | None]) -> CompactionResult | None:

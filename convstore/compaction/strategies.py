@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +21,7 @@ from convstore.exceptions import SummaryError
 from convstore.log.summary import is_summary
 from convstore.messages.provenance import mark
 from convstore.messages.text import indented, text_of
-from convstore.messages.tool_calls import pair
+from convstore.messages.tool_calls import pair, without_orphans
 from convstore.summarization.prompts import words_of
 from convstore.summarization.summarizers import Summarizer, SummarizerLike, as_summarizer
 from convstore.values.json_form import sendable_message
@@ -42,6 +42,8 @@ class CompactionRequest:
         cuts: Indexes of messages before which a summary may end, in order.
         earlier: Text of the earlier summary, None without one.
         summary_messages: The messages that show the earlier summary in views.
+        answers: The `result_id` of the call that each result answers, by the result's id, as far as the log knows it;
+            "" for one whose call is not among the messages.
     """
 
     messages: Sequence[BaseMessage]
@@ -50,6 +52,7 @@ class CompactionRequest:
     cuts: Sequence[int] = ()
     earlier: str | None = None
     summary_messages: Sequence[BaseMessage] = ()
+    answers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +101,11 @@ class _RunningStrategy(CompactionStrategy):
                 for item in request.summary_messages
             )
         # An application's summarizer may send the messages to a model unchanged.
-        messages = list(map(sendable_message, request.messages[: request.cut]))
-        text = await self._summarizer.summarize(messages, summary=earlier)
+        folded = without_orphans(request.messages[: request.cut], None, request.answers)
+        messages = pair(folded, request.answers).messages
+        text = await self._summarizer.summarize(
+            list(map(sendable_message, messages)), summary=earlier
+        )
         if not isinstance(text, str):
             raise SummaryError(
                 "the summarizer must return a str, such as the `text` of a reply, not "
@@ -179,7 +185,7 @@ class _ChainInput:
         )
         self._summary_messages = len(summary_messages)
         self._cuts = request.cuts
-        pairing = pair(messages)
+        pairing = pair(messages, request.answers)
         kept = {index for index in pairing.indexes if index is not None}
         self._messages = messages
         self._indexes = [

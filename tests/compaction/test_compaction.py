@@ -770,6 +770,37 @@ async def test_a_summarizer_is_given_text_that_can_be_sent() -> None:
     assert sender.sent.startswith("cut \ufffd")
 
 
+@pytest.mark.parametrize("later_call", ["", "call_1"], ids=["alone", "same id"])
+async def test_a_summarizer_is_given_calls_with_their_results(later_call: str) -> None:
+    """It may send them to a model, which refuses anything else; a summary may end between a call and its late result.
+
+    A result whose call an earlier summary covers is a text, even if another call has the same id.
+    """
+
+    class Sender(Writer):
+        sent: Sequence[BaseMessage] = ()
+
+        async def summarize(self, messages: Sequence[BaseMessage], *, summary: str | None) -> str:
+            self.sent = messages
+            assert check_pairing(messages) == []
+            return await super().summarize(messages, summary=summary)
+
+    sender = Sender(SMALL)
+    chat = await six_turns(sender, turns=0)
+    calls = [{"name": "search", "args": {}, "id": "call_1"}]
+    await chat.append([HumanMessage("Q?", id="q0"), AIMessage("", id="a0", tool_calls=calls)])
+    await talk(chat, 1, 2, 3, 4)
+    assert (await chat.compact()).status == "done"
+    assert [message.type for message in sender.sent][:3] == ["human", "ai", "tool"]
+    calls = [{"name": "pay", "args": {}, "id": later_call}] if later_call else []
+    await chat.append([HumanMessage("R?", id="r"), AIMessage("x", id="a", tool_calls=calls)])
+    await chat.append(ToolMessage("found", tool_call_id="call_1", id="late"), turn="q0")
+    await talk(chat, 5, 6, 7, 8, 9)
+    assert (await chat.compact()).status == "done"
+    [late] = [message for message in sender.sent if message.id == "late"]
+    assert (late.type, kind_of(late), "found" in late.text) == ("human", "late_result", True)
+
+
 @each_case("text", ["lone \ud800 surrogate", "NUL \0 inside", "語" * 200, "</message>"])
 async def test_a_summary_may_hold_any_text(text: str) -> None:
     """A summary of any text is read as it was written, by the store that wrote it and by a new one."""
