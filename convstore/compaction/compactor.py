@@ -26,6 +26,7 @@ from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.log.rows import Row, leading_system, question_in_progress, rows_of, weigh
 from convstore.log.state import NO_RECORD, State
 from convstore.log.summary import NAMED_RESULTS, SummaryRecord, is_summary
+from convstore.log.turns import answers_among
 from convstore.messages.encoding import fields_of
 from convstore.messages.provenance import kind_of, without_mark
 from convstore.messages.text import indented
@@ -296,7 +297,7 @@ class Compactor:
             cuts=replacement_cuts(plan.rows),
             earlier=earlier.text if earlier else None,
             summary_messages=summary_messages,
-            answers=_answers_in(read),
+            answers=answers_among([row.message for row in read]),
         )
         result = await self._while_leased(plan, owner, strategy.fold(request))
         if result is None:
@@ -463,13 +464,6 @@ def _worded_for_views(message: BaseMessage) -> BaseMessage:
     if kind_of(message) == "missing_result":
         return message.model_copy(update={"content": MISSING_TEXT})
     return message
-
-
-def _answers_in(rows: Sequence[Row]) -> dict[str, str]:
-    """Return which call each result answers, as the log knows it; "" for a call that is not among the messages."""
-    made = {result_id for row in rows for result_id in row.message.calls}
-    known = ((row.message.id, row.message.answers) for row in rows if row.message.type == "tool")
-    return {id_: answers if answers in made else "" for id_, answers in known if answers}
 
 
 def _result_of(task: asyncio.Future[CompactionResult | None]) -> CompactionResult | None:

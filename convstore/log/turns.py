@@ -251,3 +251,14 @@ def unread(messages: Sequence[EntryMessage], *, question: int = 0) -> set[int]:
         elif message.is_reply:
             newest = message.turn
     return found
+
+
+def answers_among(stored: Sequence[EntryMessage]) -> dict[str, str]:
+    """Return the `result_id` of the call that each result answers, by the result's id, as far as the log knows it.
+
+    "" stands for a call that is not among the messages, because a summary covers it or the budget left it out. Another
+    call with the same id may be among them, of another run.
+    """
+    made = {id_ for message in stored for id_ in message.calls}
+    known = ((message.id, message.answers) for message in stored if message.type == "tool")
+    return {id_: answers if answers in made else "" for id_, answers in known if answers}

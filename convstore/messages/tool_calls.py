@@ -279,8 +279,10 @@ def pair(messages: Sequence[BaseMessage], answers: Mapping[str, str] = _UNKNOWN)
     (['m1', 'm3', 'm2'], (0, 2, 1), ('m3',))
     >>> [message.id for message in pair([call]).messages], pair([call]).missing
     (['m1', 'm1:missing-result-0'], ('call_1',))
+    >>> pair([call, late]).orphans, pair([call, late], {"m3": ""}).orphans
+    ((), ('m3',))
     """
-    if is_paired(messages):
+    if is_paired(messages) and "" not in answers.values():
         return Pairing(messages=list(messages), indexes=tuple(range(len(messages))))
     slots, orphans = fill_slots(messages, answers)
     paired: list[BaseMessage] = []

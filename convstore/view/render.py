@@ -23,6 +23,7 @@ from convstore.log.entry import EntryMessage
 from convstore.log.rows import Row, is_hidden
 from convstore.log.stored_message import Shown
 from convstore.log.summary import NamedResult, how_to_read
+from convstore.log.turns import answers_among
 from convstore.messages.encoding import digest_of_messages
 from convstore.messages.provenance import kind_of, mark, view_parts_of
 from convstore.messages.tokens import TokenCounter, count
@@ -213,7 +214,7 @@ def _paired(
     rules = policy.rules
     if rules:
         messages = with_original_ids(messages, rules)
-    answers = {message.id: message.answers for message in stored if message.answers}
+    answers = answers_among(stored)
     answers |= dict.fromkeys(_without_call(messages, stored), "")
     pairing = pair(messages, answers)
     late_results = tuple[str, ...]()

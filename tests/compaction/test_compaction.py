@@ -801,6 +801,25 @@ async def test_a_summarizer_is_given_calls_with_their_results(later_call: str) -
     assert (late.type, kind_of(late), "found" in late.text) == ("human", "late_result", True)
 
 
+async def test_a_late_result_answers_no_call_of_another_run_once_its_own_is_summarized() -> None:
+    """Two runs gave their calls one id; the call that is left waits for its own result."""
+    chat = await six_turns(HeadTailSummarizer(rule_of(40, keep=1, summary=10)), turns=0)
+    for run, tool in (("q1", "search"), ("q2", "pay")):
+        call = {"name": tool, "args": {}, "id": "call_1"}
+        question = HumanMessage(f"Which {tool}? " + "so " * 500, id=run)
+        await chat.append([question, AIMessage("", id=f"{run}-a", tool_calls=[call])])
+    assert (await chat.compact(force=True)).status == "done"
+    await chat.append(ToolMessage("found", tool_call_id="call_1", id="late"), turn="q1")
+    shown = [(m.type, m.id, kind_of(m)) for m in (await chat.load_history()).messages[-2:]]
+    assert shown == [
+        ("tool", "q2-a:missing-result-0", "missing_result"),
+        ("human", "late~", "late_result"),
+    ]
+    await chat.append(ToolMessage("paid", tool_call_id="call_1", id="own"), turn="q2")
+    shown = [(m.type, m.id, kind_of(m)) for m in (await chat.load_history()).messages[-2:]]
+    assert shown == [("tool", "own", ""), ("human", "late~", "late_result")]
+
+
 @each_case("text", ["lone \ud800 surrogate", "NUL \0 inside", "語" * 200, "</message>"])
 async def test_a_summary_may_hold_any_text(text: str) -> None:
     """A summary of any text is read as it was written, by the store that wrote it and by a new one."""
