@@ -314,7 +314,7 @@ def test_what_is_left_after_a_deployment_is_shown_and_run(
 
     known = (
         *migrator.discover(),
-        migrator.Migration("9001_last", "Drop the old form.", up, phase="after"),
+        migrator.MigrationStep("9001_last", "Drop the old form.", up, phase="after"),
     )
     for module in ("mongo.migrator", "store.handle"):
         monkeypatch.setattr(f"convstore.{module}.discover", lambda: known)
