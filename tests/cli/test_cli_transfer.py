@@ -219,7 +219,7 @@ def test_what_can_not_be_imported_is_reported(uri: Any, tmp_path: Path) -> None:
     for problem in (
         "x.jsonl, line 2: not JSON",
         "x.jsonl, line 3 (king): x.jsonl, line 3, message 1: field 'role'",
-        "x.jsonl, line 4: no conversation",
+        "x.jsonl, line 4: not a conversation",
         "x.jsonl, line 5: a JSON array",
         "x.jsonl, line 6: not UTF-8: byte 0xe9",
     ):

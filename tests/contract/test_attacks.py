@@ -235,7 +235,7 @@ async def test_a_client_that_was_closed_first_is_named(server_uri: str, database
     for call in (chat.append(HumanMessage("Hello")), chat.load_history(), chat.info()):
         with pytest.raises(
             StoreClosedError,
-            match=r"client of this store is closed.*close the store before its client",
+            match=r"client of this store was closed.*close the store before its client",
         ):
             await call
 
