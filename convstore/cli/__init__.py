@@ -16,10 +16,10 @@ _PACKAGES_OF_EXTRA = frozenset({"rich", "typer"})
 
 
 def main() -> None:
-    """Run the command that the process's arguments name; ends the process.
+    """Run the command in the process's arguments; ends the process.
 
-    Exit code 0 is success, 1 failure, 2 an invalid command line, 3 damage found by ``doctor`` or left by ``erase``.
-    Without the extra ``cli``, one line on stderr says how to install it.
+    Exit code 0 is success, 1 failure, 2 an invalid command line, 3 damage found by ``doctor`` or left by ``erase``. If
+    the extra ``cli`` is not installed, one line on stderr says how to install it.
     """
     try:
         from convstore.cli.commands import app  # noqa: PLC0415 - an extra
@@ -30,6 +30,6 @@ def main() -> None:
         sys.exit(f"convstore: {MissingExtraError(package=package, extra='cli')}")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # a terminal without a character must not fail the command
+            # a character that the terminal cannot encode must not fail the command
             stream.reconfigure(errors="replace")
     app()

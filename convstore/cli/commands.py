@@ -46,10 +46,10 @@ _METHODS = {"verify": "doctor", "setup": "migrate", "delete": "erase"}
 
 
 class _Commands(TyperGroup):
-    """Group of commands that lists them by purpose, and removes addresses, which may hold passwords, from errors."""
+    """Group of commands: lists them by purpose, and removes addresses, which may contain passwords, from errors."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - of the base class
-        """Write each group of commands with their summaries, whole."""
+        """Write each group of commands with their full summaries."""
         all_commands: Any = self.commands
         for purpose, commands in groupby(
             all_commands.items(), lambda command: command[1].rich_help_panel
@@ -60,7 +60,7 @@ class _Commands(TyperGroup):
                 )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command; for the name of a method of the store, name the command that does the same."""
+        """Find the command; for the name of a method of the store, fail with the name of the equivalent command."""
         if command := _METHODS.get(args[0]):
             ctx.fail(
                 f"No such command {args[0]!r}; for the method of this name, run: "
@@ -80,7 +80,7 @@ class _Commands(TyperGroup):
 
 
 class _Command(TyperCommand):
-    """Command whose options show a name for their value, not its type."""
+    """Command whose help shows a name for the value of each option, instead of its type."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -96,7 +96,7 @@ def _without_addresses() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Only usage errors have a message, whatever their class.
+        # Only usage errors have the attribute `message`.
         if isinstance(message := getattr(error, "message", None), str):
             error.message = without_addresses(message)  # type: ignore[attr-defined]
         raise

@@ -1,4 +1,4 @@
-"""``convstore doctor``: check all stored data for damage, and repair what can be rebuilt; or try the server."""
+"""``convstore doctor``: check all stored data for damage and repair derived data, or test the server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SHOWN = 50
 _SECONDS = 60
 _LOSSES = frozenset({"annotation", "head_entry", "hole"})
-"""Findings whose repair accepts that messages are lost."""
+"""Kinds of findings whose repair gives up lost messages."""
 
 
 @on_database
@@ -33,16 +33,14 @@ async def doctor_command(
     repair: Annotated[bool, typer.Option("--repair", help="Repair what can be rebuilt.")] = False,
     server: Annotated[
         bool,
-        typer.Option(
-            "--server", help="Try the server instead: what does it have that a store needs?"
-        ),
+        typer.Option("--server", help="Test if the server supports everything that a store needs."),
     ] = False,
     seconds: Annotated[
         int | None,
         typer.Option("--timeout", min=1, max=600, help="Time limit of --server. Default: 60."),
     ] = None,
 ) -> Answer:
-    """Check all stored data for damage, and repair what can be rebuilt.
+    """Check all stored data for damage, and repair data that can be rebuilt.
 
     \b
     Reads every message and result, compares them with their checksums and
@@ -51,19 +49,19 @@ async def doctor_command(
     and document; docs/reference/findings.md explains each kind.
 
     \b
-    --repair rebuilds what follows from the log, and missing indexes and
+    --repair rebuilds data that is derived from the log, missing indexes and
     migrations. It removes leftovers of failed appends and deletions older than
-    24 hours. A log that lost messages is replaced by a copy of what is left:
-    restore them from a backup first if you can. No message is changed. Exit
-    code 3 if a finding was not repaired, 1 if the check could not be completed,
-    2 if the command line is invalid.
+    24 hours. A log that lost messages is replaced by a copy of the others:
+    restore them from a backup first if you can. Messages are never changed.
+    Exit code 3 if a finding was not repaired, 1 if the check could not be
+    completed, 2 if the command line is invalid.
 
     \b
-    --server tries on the server everything that a store uses, and reads nothing
-    of a store: run it before you move to a server that is not MongoDB's own. It
+    --server tests everything that a store uses of a server, without reading a
+    store: run it before you move to a server that is not MongoDB's own. It
     writes to collections convstore_probe_* of the database, and removes them,
     also those of a killed run. Exit code 3 if something is missing, 1 if
-    something could not be tried.
+    something could not be tested.
 
     \b
     Examples:
@@ -75,7 +73,7 @@ async def doctor_command(
     if server:
         if repair or target.chosen:
             raise typer.BadParameter(
-                "--server tries the server alone: leave out --repair and --scope"
+                "--server only tests the server: leave out --repair and --scope"
             )
         return await server_answer(target.uri, target.address, seconds=seconds or _SECONDS)
     if seconds is not None:
@@ -102,7 +100,7 @@ async def doctor_command(
 
 
 async def _check_set_up(store: ConversationStore, chosen: dict[str, str]) -> None:
-    """Refuse a database that was never set up, so that a mistyped name is no list of findings, and nothing is created.
+    """Refuse a database that was never set up, so that a mistyped name does not lead to findings or new collections.
 
     Raises:
         NotSetUpError: The database has no migration, no collection and no index of a store.
@@ -134,7 +132,7 @@ def _print_report(console: Console, report: VerifyReport, *, repair: bool) -> No
     for finding in report.findings[:_SHOWN]:
         style = "green" if finding.repaired else "yellow"
         console.print(Text(f"{finding.kind}, {_state(finding)}", style=style))
-        # equal if it is the collection
+        # both are equal for a finding about a collection
         names = dict.fromkeys((finding.collection, finding.document_id))
         console.print(f"  {plain(' '.join(names))}", soft_wrap=True)
         console.print(f"  {plain(finding.problem)}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""``convstore erase``: remove all conversations with some scope values, or all of the database."""
+"""``convstore erase``: remove all conversations with some scope values, or all conversations of the database."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ async def erase_command(
     """Remove all conversations of a user, or with other scope values.
 
     \b
-    Without --yes it only counts. With --yes, whole conversations are removed for
-    good: messages, results, summaries and annotations. Conversations created
-    meanwhile may remain. Safe to repeat, to kill and to run concurrently.
+    Without --yes conversations are only counted. With --yes they are removed
+    permanently: messages, results, summaries and annotations. Conversations
+    created meanwhile may remain. Safe to repeat, to kill and to run concurrently.
 
     \b
-    A conversation is lost if the document that says whose it is, in `heads`, is
-    missing or damaged. Each erasure counts those that stay, because messages of
-    the same person may be among them; with --yes the exit code is then 3.
-    Restore `heads` from a backup and repeat it, or remove what is lost with
-    --lost or by its ID, which `convstore doctor` names.
+    A conversation is lost if the document with its scope, in `heads`, is missing
+    or damaged. Each erasure counts lost conversations, because they may have
+    messages of the same person; with --yes the exit code is then 3. Restore
+    `heads` from a backup and repeat it, or remove lost conversations with --lost
+    or by their ID, which `convstore doctor` names.
 
     \b
     Examples:
@@ -74,17 +74,17 @@ async def erase_command(
 
 
 def shown_by(show: Advance) -> Callable[[ErasureReceipt], None]:
-    """Return the function that shows a receipt so far."""
+    """Return the function that shows the progress of a receipt."""
     return lambda receipt: show(
         receipt.conversations, receipt.conversations, counted(receipt.entries, "log document")
     )
 
 
-def removal(receipt: ErasureReceipt, said: dict[str, Any]) -> Answer:
-    """Return the answer with how many documents of each kind were removed, or would be."""
+def removal(receipt: ErasureReceipt, head: dict[str, Any]) -> Answer:
+    """Return the answer with the numbers of documents of each kind that were, or would be, removed."""
 
     def show(console: Console) -> None:
-        if before := said.get("not_written_since"):
+        if before := head.get("not_written_since"):
             console.print(
                 f"Conversations not written to since {before:%Y-%m-%d %H:%M} UTC; "
                 "an import counts as a write.\n",
@@ -92,22 +92,22 @@ def removal(receipt: ErasureReceipt, said: dict[str, Any]) -> Answer:
             )
         counts = receipt.model_dump(exclude=None if receipt.sub_agents else {"sub_agents"})
         rows = [(kind_label(name), f"{number:,}") for name, number in counts.items()]
-        console.print(table_of(("would be removed" if said["dry_run"] else "removed", ""), rows))
-        if left := said.get("lost"):
+        console.print(table_of(("would be removed" if head["dry_run"] else "removed", ""), rows))
+        if left := head.get("lost"):
             are = "is" if left == 1 else "are"
             console.print(
                 "\n"
-                f"{counted(left, 'conversation')} {are} lost and may hold messages of the same "
-                "person: the document that says whose they are is missing or damaged. "
+                f"{counted(left, 'conversation')} {are} lost and may have messages of the same "
+                "person: the document with their scope is missing or damaged. "
                 "Run `convstore doctor`; restore it from a backup and repeat this, "
-                "or remove what is lost: convstore erase --lost --yes",
+                "or remove the lost conversations: convstore erase --lost --yes",
                 style="yellow",
                 soft_wrap=True,
             )
-        if said["dry_run"]:
+        if head["dry_run"]:
             hint = "There is nothing to remove."
             if any(receipt.model_dump().values()):
-                hint = "Nothing was removed. Run it again with --yes to remove this for good."
+                hint = "Nothing was removed. Run it again with --yes to remove this permanently."
             console.print(f"\n{hint}", style="dim")
 
-    return Answer(lambda: {**said, **receipt.model_dump()}, show)
+    return Answer(lambda: {**head, **receipt.model_dump()}, show)

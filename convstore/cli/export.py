@@ -1,6 +1,6 @@
-"""``convstore export``: conversations written to a file or to stdout.
+"""``convstore export``: write conversations to a file or to stdout.
 
-A file gets its name only once it is complete.
+A file gets its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _ABANDONED_SECONDS = 3_600
-"""Age after which the unfinished file of a killed export is removed; one that is being written to is younger."""
+"""Age after which the unfinished file of a killed export is removed; a file in use was written to more recently."""
 
 
 class _Format(StrEnum):
@@ -63,8 +63,8 @@ async def export_command(
 
     \b
     CONVERSATION names a single one, with its sub-agents, as for `convstore show`:
-    the number of its row, its id, or its scope. Else --scope selects some, and
-    without it all are written.
+    the number of its row, its id, or its scope. Otherwise --scope selects some,
+    or all are written.
 
     \b
     --format convstore    everything, for `convstore import`: messages with ids
@@ -73,12 +73,12 @@ async def export_command(
                           summaries too, which an import leaves out
              openai       {"id": …, "scope": …, "messages": [OpenAI format]}, one
                           conversation a line, without rewound messages
-             fine-tuning  {"messages": […]} as OpenAI's fine-tuning takes it:
-                          finished turns alone, and none that breaks its rules
+             fine-tuning  {"messages": […]} for OpenAI's fine-tuning: only
+                          finished turns, and only those that follow its rules
 
     \b
-    The file appears once it is complete, and only its owner can read it; a name
-    that ends in .gz compresses it. Fields that a format cannot hold, such as
+    The file appears when it is complete, and only its owner can read it; a name
+    that ends in .gz compresses it. Fields that a format cannot store, such as
     artifacts in fine-tuning, are reported at the end. Exit code 1 if anything
     was left out.
 
@@ -105,7 +105,7 @@ async def export_command(
 async def _selected(
     target: Target, words: list[str]
 ) -> AsyncIterator[tuple[ConversationStore, dict[str, str]]]:
-    """Open the store, and yield it with the scope values that select the conversation named, or those of --scope."""
+    """Open the store, and yield it with the scope values of the named conversation, or those of --scope."""
     if not words:
         async with target.open() as store:
             yield store, target.chosen
@@ -114,7 +114,8 @@ async def _selected(
         scope = dict(chat.scope)
         if PATH in scope:
             raise InvalidInputError(
-                "the conversation of a sub-agent is exported with its caller's: name that one"
+                "the conversation of a sub-agent is exported with that of its caller; name the "
+                "caller's conversation"
             )
         yield chat.store, scope
 
@@ -128,7 +129,7 @@ async def _export(
     limit: int | None,
     **options: Any,
 ) -> ExportReport:
-    """Export with a progress bar; an export without a single conversation is an error, so that no file is replaced."""
+    """Export with a progress bar; raise an error if all conversations were left out, so that no file is replaced."""
     from convstore.transfer import export_conversations  # noqa: PLC0415 - loads the store
 
     conversations, messages = await totals_for(store, quiet=quiet, **chosen)
@@ -168,7 +169,11 @@ def _print(report: ExportReport, output: Path | None) -> None:
 
 @contextmanager
 def _open_output(path: Path | None, *, force: bool) -> Iterator[Callable[[bytes], object]]:
-    """Yield a function that writes bytes; a file gets its name only on success, and replaces none without `force`."""
+    """Yield a function that writes bytes; a file gets its name only on success.
+
+    Raises:
+        InvalidInputError: The file exists and `force` is False, or it cannot be written.
+    """
     name = without_addresses(str(path or "stdout"))
     try:
         if path is None:
@@ -195,7 +200,7 @@ def _whole_file(path: Path) -> Iterator[Callable[[bytes], object]]:
     try:
         with os.fdopen(number, "wb") as raw:
             is_gzip = path.suffix == ".gz"
-            # No name and date in the header: equal exports are equal files.
+            # The header has neither name nor date, so that equal exports are equal files.
             file = (
                 cast(IO[bytes], gzip.GzipFile("", "wb", fileobj=raw, mtime=0)) if is_gzip else raw
             )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from convstore.cli.import_sources import Kind, Names, Removed, Source
+from convstore.cli.import_sources import ImportSource, Kind, Removed, SourceNames
 from convstore.cli.options import (
     Pairs,
     Target,
@@ -102,13 +102,13 @@ async def import_command(
         pydantic-ai-harness (step-store). It is only read.
       - with --from langgraph the checkpoints of MongoDBSaver, PostgresSaver
         (postgresql://…) or SqliteSaver (a file): every message that the graph
-        had. What it removed from its state is rewound, or left out with
-        --removed "leave out". --thread-ids names the threads; else all.
+        had. Messages that it removed from its state are rewound, or left out
+        with --removed "leave out". All threads, or those of --thread-ids.
 
     \b
     The scope of a conversation has a value for each scope key: that of --scope,
-    else --scope-from, else --scope-match, else the one in an export. Without an
-    export the last key defaults to the conversation's id. The keys are those of
+    else --scope-from, else --scope-match, else that of an export. For other
+    sources the last key defaults to the conversation's id. The keys are those of
     the stored conversations; in an empty database those of the export, else
     user_id and thread_id. --scope-key names others. An export with other keys
     is left out, unless the options name a value for each key.
@@ -117,8 +117,8 @@ async def import_command(
     Run it again after it was stopped, or when the source has grown: stored
     messages are not written again. A conversation with a message that cannot be
     stored is left out and reported; --skip-messages leaves out the message only.
-    Exit code 1 if anything was left out. A message without an id gets one made
-    from the conversation's id and its position.
+    Exit code 1 if anything was left out. A message without an id gets one that
+    is derived from the conversation's id and its position.
 
     \b
     Examples:
@@ -144,11 +144,11 @@ async def import_command(
     _check_checkpoint_options(
         kind, thread_ids=thread_ids, removed=removed, writes_collection=writes_collection
     )
-    names = Names(collection, writes_collection, session_key, history_key)
+    names = SourceNames(collection, writes_collection, session_key, history_key)
     names.check()
     with wrong_usage("--scope"):
         check_partial_scope([*named["constant"]], named["constant"])
-    given = [Source(name, names, kind, thread_ids, removed) for name in sources]
+    given = [ImportSource(name, names, kind, thread_ids, removed) for name in sources]
     for source in given:
         source.check()
     exported = next(filter(None, (source.scope_keys() for source in given)), ())
@@ -179,7 +179,7 @@ async def import_command(
 def _check_checkpoint_options(
     kind: Kind, *, thread_ids: Path | None, removed: Removed, writes_collection: str
 ) -> None:
-    """Refuse options that choose what is read of checkpoints, if something else is read."""
+    """Refuse the options for checkpoints if the source is not one of checkpoints."""
     if kind == "langgraph":
         return
     given = {
@@ -203,9 +203,9 @@ def _scope_rule(keys: Sequence[str], named: Mapping[str, Mapping[str, str]]) -> 
 
 @dataclass(slots=True)
 class _FirstWrite:
-    """Sets up the store before its first conversation is written, so that a refused import leaves no trace.
+    """Sets up the store before its first conversation is written, so that a refused import does not change anything.
 
-    A dry run writes nothing, and prints only what the setup would print.
+    A dry run does not write; it only prints the warning that the setup would print.
     """
 
     store: ConversationStore
@@ -288,7 +288,7 @@ def _print(
 
 
 def _print_scopes(console: Console, report: ImportReport, keys: Sequence[str]) -> None:
-    """Print which conversation of the source would get which scope: the first ones."""
+    """Print the scopes that the first conversations of the source would get."""
     shown = report.scopes[:_SHOWN_SCOPES]
     columns = [*keys, PATH] if any(PATH in assigned.scope for assigned in shown) else keys
     table = new_table("source", *columns)

@@ -28,14 +28,14 @@ Kind = Literal["langchain", "openai-agents", "google-adk", "step-store", "langgr
 Removed = Literal["rewind", "leave out"]
 
 _DATABASES = {"langchain": "chat_history", "openai-agents": "agents"}
-"""The databases that are read if an address names none."""
+"""Default databases for addresses that do not name one."""
 _COLLECTION = "message_store"
 _COLLECTION_NAME = re.compile(r"(?!\.)(?:[^$.\0]|\.(?!\.|$))+")
 _FIELD = re.compile(r"(?:(?!\$)[^.\0]+(?:\.(?=[^.])|$))+")
 
 
-class Names(NamedTuple):
-    """Names of collections, which depend on the kind of source if they are empty, and of fields."""
+class SourceNames(NamedTuple):
+    """Names of the collections and fields of a source; an empty one is the default for the kind of source."""
 
     collection: str
     writes_collection: str
@@ -43,7 +43,7 @@ class Names(NamedTuple):
     history_key: str
 
     def check(self) -> None:
-        """Raise a typer.BadParameter for a name that no collection or field of MongoDB can have."""
+        """Raise a typer.BadParameter for a name that collections or fields of MongoDB cannot have."""
         for name, value in self._asdict().items():
             is_field = name.endswith("_key")
             if is_field and not _FIELD.fullmatch(value):
@@ -53,23 +53,23 @@ class Names(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """File, or address of a database with the names of its collections and fields."""
+class ImportSource:
+    """A file, or the address of a database with the names of its collections and fields."""
 
     name: str = field(repr=False)
-    names: Names
+    names: SourceNames
     kind: Kind = "langchain"
     thread_ids: Path | None = None
     removed: Removed = "rewind"
 
     @property
     def is_address(self) -> bool:
-        """Return True for an address, also a malformed one, so that no error shows it as the name of a file."""
+        """True for an address, even a malformed one, so that errors do not print it as the name of a file."""
         return is_address(self.name) and not os.path.lexists(self.name)
 
     @property
     def shown(self) -> str:
-        """Return the name to print, without user info and options."""
+        """The name to print, without user info and options."""
         what = f"collection {self._collection}" if self.kind == "langchain" else self.kind
         return f"{safe_address(self.name)}, {what}" if self.is_address else self.name
 
@@ -83,19 +83,19 @@ class Source:
 
         if not self.is_address:
             check_readable(Path(self.name))
-        elif self.kind != "langgraph":  # whose checkpoints may be in PostgreSQL
+        elif self.kind != "langgraph":  # its checkpoints may be in PostgreSQL
             with wrong_usage():
                 check_address(self.name)
 
     def scope_keys(self) -> tuple[str, ...]:
-        """Return the scope keys of an export; none for any other source."""
+        """Return the scope keys of an export; () for any other source."""
         from convstore.transfer.files import scope_keys_of  # noqa: PLC0415 - loads the store
 
         is_export = not self.is_address and self.kind != "langgraph"
         return scope_keys_of(Path(self.name)) if is_export else ()
 
-    def _empty(self) -> str:
-        """Say that there is no conversation, and which options name another place."""
+    def _empty_problem(self) -> str:
+        """Return the problem of a source without conversations, with the options that name another source."""
         if self.is_address and self.kind == "langchain":
             return (
                 "there is no conversation in it; name another collection (--collection) "
@@ -132,7 +132,7 @@ class Source:
                 )
         total.add(part)
         if not part.conversations:
-            total.note(Problem("conversation", self.shown, "", self._empty()))
+            total.note(Problem("conversation", self.shown, "", self._empty_problem()))
 
     @asynccontextmanager
     async def _opened(
@@ -166,7 +166,8 @@ class Source:
             collection = database[self._collection]
             keys = {"session_key": self.names.session_key, "history_key": self.names.history_key}
             async with driver_errors():
-                count = int(await collection.estimated_document_count())  # from its metadata
+                # read from the collection's metadata
+                count = int(await collection.estimated_document_count())
             history = transfer.read_history_collection(collection, **keys)
             yield history, count, lambda report: report.messages + report.known
 

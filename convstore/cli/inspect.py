@@ -33,13 +33,13 @@ async def inspect_command(
     policy: Policy = None,
     price: PriceOptions = None,
 ) -> None:
-    """Open pages that show each conversation beside what the model gets.
+    """Open pages that show each conversation and the view that the model gets.
 
     \b
-    The pages are served on this machine only, and change nothing. The address
+    The pages are served on this machine only, and are read-only. The address
     works once; the browser that opens it keeps a cookie until the command
-    ends. If another one asks, a new address is printed. If another program has
-    port 7171, a free one is taken.
+    ends. If another browser opens it, a new address is printed. If another
+    program uses port 7171, a free one is taken.
     Needs the extra inspector.
     Views have the policy of the newest answer with a stamp, or of --policy.
 
@@ -55,7 +55,7 @@ async def inspect_command(
     limits = read_policy(policy)
     prices = read_prices(price)
     async with target.open() as store:
-        # Fails now if the server does not answer.
+        # fails before the pages open if the server does not answer
         await store.list_conversations(limit=1, everything=not target.chosen, **target.chosen)
         pages = inspector(
             store,

@@ -1,4 +1,4 @@
-"""How this process was started, for the commands that it advises: its own name, and the pip of its Python."""
+"""The command line by which this process was started, and the pip of its Python, for commands in hints and errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NAME = "convstore"
 
 
 def command_name() -> str:
-    """Return the words that start the command line again from this folder: "convstore" if it is on the PATH."""
+    """Return the words that start this command line again: "convstore" if it is on the PATH."""
     started = sys.argv[0]
     if Path(started).parts[-2:] == (_NAME, "__main__.py"):
         return f"{_python()} -m {_NAME}"
@@ -22,7 +22,7 @@ def command_name() -> str:
 
 
 def pip_name() -> str:
-    """Return the words that start the pip of this Python; another one would install into another environment."""
+    """Return the words that start the pip of this Python; another pip would install into another environment."""
     return f"{_python()} -m pip"
 
 

@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from convstore.values.usage import Prices
 
 MOST_ROWS = 1_000
-"""Rows of the list that have a number: `convstore show` looks for a row among these."""
+"""Maximum number of rows with a number; `convstore show` searches a row among these."""
 
 _PAGE = 50
 _COVERED = 10_000
-"""Conversations on a page of which only some are listed."""
+"""Number of conversations that a page with filters covers."""
 _SHOWN = 500
 _WIDTH = 32
-"""Characters of the columns that have numbers, without failed results."""
+"""Width of the columns with numbers, without that of failed results."""
 _ID = 20
-"""Characters by which an id is longer than the number of a row."""
+"""Additional width of an id, compared with the number of a row."""
 _NUMBER = 8
-"""Characters of a column of numbers."""
+"""Width of a column of numbers."""
 _ROOM = 14
-"""Characters that a column of texts has at least, as long as others can be left out for it."""
+"""Minimum width of a column of texts; columns of numbers are left out for it."""
 
 
 @on_database
@@ -69,22 +69,22 @@ async def list_command(
 
     \b
     `convstore show 3` shows the third one. Those of sub-agents are below their
-    caller's, as 3.1 and 3.2. The state says what the newest turn is doing, or
+    caller's, as 3.1 and 3.2. The state shows if the newest turn is running or
     how it ended, with the tool it waits for or the error; it is empty if the
-    turn is finished. It also says that the last call took more than 80 % of its
-    budget, and that a message was rated down. --attention keeps those that wait
+    turn is finished. It also shows if the last call took more than 80 % of its
+    budget, and if a message was rated down. --attention keeps those that wait
     for a person, broke off, have no answer, were cut or refused, or are near
-    their budget; "imported" says that this was so in the source.
+    their budget; "imported" means that this was so in the source.
 
     \b
-    In a pipe the columns are separated by tabs, and whole: id, scope, date of
+    In a pipe the columns are separated by tabs, and not cut: id, scope, date of
     the last change, state, messages, turns, tokens, failed tool results, and
     the title or else the first question; with --price also the cost.
-    `convstore show` takes the id and the scope. With --json, "title" is the one
-    that was set, and without one "first_question" has the question.
+    `convstore show` accepts the id and the scope. With --json, "title" is the
+    title that was set; without one, "first_question" has the question.
 
     \b
-    --price adds what each conversation cost, without its sub-agents; with "+"
+    --price adds the cost of each conversation, without its sub-agents; with "+"
     if some of its tokens are of a model without a price.
 
     \b
@@ -123,11 +123,11 @@ class _Member:
     """A conversation in a list.
 
     Attributes:
-        number: Number of its row, or of its caller's.
-        below: Its place below the row, from 1; 0 for the row itself.
+        number: Number of its row, or of its caller's row.
+        below: Its position below the row, from 1; 0 for the row itself.
         row: The conversation and its end.
         title: Its title, or else its first question.
-        costs: What it cost, if prices are given.
+        costs: Its cost; empty without prices.
     """
 
     number: int
@@ -137,21 +137,21 @@ class _Member:
     costs: Mapping[str, Any] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """Return it for `--json`."""
+        """Return the conversation for `--json`."""
         from convstore.values.list_rows import document_of  # noqa: PLC0415 - loads pydantic
 
         return document_of(self.row, self.title or None, self.costs)
 
     @property
     def cost(self) -> str:
-        """Its cost to print; with a plus if some of its tokens have no price."""
+        """The cost to print; with a plus if some of the tokens have no price."""
         if self.costs["cost"] is None:
             return "-"
         return f"{money(self.costs['cost'])}{'+' if self.costs['tokens_without_price'] else ''}"
 
     @property
     def text(self) -> str:
-        """The title to print on one line, or else the last message; what is wrong with a damaged conversation."""
+        """The line to print: the problem of a damaged conversation, else the title, else the last message."""
         info = self.row.info
         last = info.last_message.text if info.last_message else ""
         return short(info.problem or self.title or last, maximum=_SHOWN)
@@ -163,8 +163,8 @@ class _Listing:
 
     Attributes:
         members: The conversations.
-        covered: The number of conversations among which the filters selected; None without filters.
-        next_page: The page of older ones; None if there are none.
+        covered: The number of conversations to which the filters were applied; None without filters.
+        next_page: The number of the page with older conversations; None if this is the last page.
         keys: The scope keys to print.
     """
 
@@ -175,7 +175,7 @@ class _Listing:
 
     @property
     def has_numbers(self) -> bool:
-        """True if `convstore show` takes the numbers of all rows; else they have ids."""
+        """True if `convstore show` accepts the numbers of all rows; otherwise the rows have ids."""
         return all(member.number <= MOST_ROWS for member in self.members)
 
     def document(self) -> dict[str, Any]:
@@ -192,27 +192,27 @@ class _Listing:
         return {**found, "next_page": self.next_page}
 
     def show(self, console: Console) -> None:
-        """Print a table to a terminal, or else rows with tabs."""
-        aside = console
+        """Print a table to a terminal, otherwise rows with tabs."""
+        notes = console
         if not is_terminal():
-            aside = screen(stderr=True)
+            notes = screen(stderr=True)
             for member in self.members:
                 print("\t".join(_values(member)))  # noqa: T201 - a console would replace the tabs
         elif self.members:
             console.print(_table(self, console.width))
         if self.covered:
             rows = sum(not member.below for member in self.members)
-            aside.print(f"{rows:,} of {counted(self.covered, 'conversation')}.", style="dim")
+            notes.print(f"{rows:,} of {counted(self.covered, 'conversation')}.", style="dim")
         elif not self.members:
-            aside.print("There are no conversations with this scope.", style="yellow")
+            notes.print("There are no conversations with this scope.", style="yellow")
         if self.next_page:
-            aside.print(f"Older ones: --page {self.next_page}", style="dim")
+            notes.print(f"Older ones: --page {self.next_page}", style="dim")
 
 
 async def _read_page(
     store: ConversationStore, chosen: Mapping[str, str], size: int, page: int
 ) -> tuple[list[ConversationInfo], bool]:
-    """Read a page of the list, and True if there are older ones; InvalidInputError if the list ends before it."""
+    """Read a page of the list; return it, and True if there are older pages. InvalidInputError after the last page."""
     shown: list[ConversationInfo] = []
     cursor = None
     for number in range(1, page + 1):
@@ -242,9 +242,9 @@ async def _selected(
     first: int,
     only_failed: bool,
 ) -> list[_Member]:
-    """Return the rows of a page that the filters select, each with its sub-agents' rows; the page begins at `first`.
+    """Return the rows that the filters select, each with its sub-agents' rows; `first` is the number of the first row.
 
-    With `only_failed` those in which a tool failed, perhaps one of a sub-agent.
+    `only_failed` selects the conversations in which a tool failed, including those of sub-agents.
     """
     from convstore.integration import host_of  # noqa: PLC0415 - loads the database driver
     from convstore.values.list_rows import (  # noqa: PLC0415 - as above
@@ -266,7 +266,7 @@ async def _selected(
 
 
 async def _family(store: ConversationStore, row: ListRow, *, only_failed: bool) -> list[ListRow]:
-    """Return a row and those of its sub-agents; none with `only_failed` if no tool of them failed."""
+    """Return a row and those of its sub-agents; with `only_failed` an empty list if all their tools succeeded."""
     from convstore.edges import with_children  # noqa: PLC0415 - loads the database driver
     from convstore.integration import host_of  # noqa: PLC0415 - as above
 
@@ -278,16 +278,16 @@ async def _family(store: ConversationStore, row: ListRow, *, only_failed: bool) 
 
 
 def _with_costs(members: Sequence[_Member], prices: Prices) -> list[_Member]:
-    """Return conversations with what they cost at some prices; as they are without prices."""
+    """Return conversations with their costs; without costs if there are no prices."""
     from convstore.ext.sums import cost_columns  # noqa: PLC0415 - loads the database driver
 
     return [replace(each, costs=cost_columns(each.row.info, prices)) for each in members]
 
 
 def _table(listing: _Listing, width: int) -> Table:
-    """Return a table that fits the width: each conversation by its number and its place below it, or by its id.
+    """Return a table that fits the width; the first column has the numbers of rows, or ids.
 
-    A column that is empty in all rows is left out; in a narrow terminal those of tokens and messages, too.
+    Columns that are empty in all rows are left out, and in a narrow terminal those of tokens and messages.
     """
     members = listing.members
     now = datetime.now(UTC)
@@ -321,7 +321,7 @@ def _table(listing: _Listing, width: int) -> Table:
 
 
 def _fitting(numbers: Sequence[str], width: int, *, texts: int) -> tuple[list[str], int]:
-    """Return the columns of numbers that leave room for those of texts, and the width of each of these."""
+    """Return the columns of numbers that leave space for the columns of texts, and the width of each text column."""
     kept = list(numbers)
     for name in ("", "tokens", "messages"):
         kept = [number for number in kept if number != name]
@@ -332,7 +332,7 @@ def _fitting(numbers: Sequence[str], width: int, *, texts: int) -> tuple[list[st
 
 
 def _numbers_of(members: Sequence[_Member]) -> list[str]:
-    """Return the columns of numbers that have something to say."""
+    """Return the columns of numbers that are not empty."""
     numbers = ["messages", "tokens"]
     if any(member.row.info.failed for member in members):
         numbers.append("failed")
@@ -350,12 +350,12 @@ def _id(member: _Member) -> str:
 
 
 def _scope_value(info: ConversationInfo, key: str) -> str:
-    """Return a scope value, which a sub-agent's conversation has from its caller's."""
+    """Return a scope value to print; "" for a sub-agent's conversation, which has the values of its caller's."""
     return "" if PATH in info.scope else plain(info.scope.get(key, ""))
 
 
 def _indented_title(member: _Member) -> str:
-    """Return the title, indented below the conversation of the caller."""
+    """Return the title; that of a sub-agent's conversation is indented below its caller's."""
     scope = member.row.info.scope
     if PATH not in scope:
         return member.text
@@ -373,5 +373,5 @@ def _values(member: _Member) -> list[str]:
 
 
 def name_of(scope: Mapping[str, str]) -> str:
-    """Return a scope as `convstore show` takes it, on one line."""
+    """Return a scope in the form that `convstore show` accepts, on one line."""
     return plain(shlex.join(f"{key}={value}" for key, value in scope.items()))

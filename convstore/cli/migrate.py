@@ -54,17 +54,18 @@ async def migrate_command(
     same; use this command in deployments that migrate ahead of time.
 
     \b
-    Listings need an index for each scope key. Name those of your store if the
-    database is empty and they are others than user_id and thread_id. A listing
-    by several keys is slow without an index of its own, as --listing makes it.
+    Listings need an index for each scope key. If the database is empty, name the
+    keys of your store, unless they are user_id and thread_id. A listing by
+    several keys is slow without an index of its own, which --listing creates.
 
     \b
     Migrations shown as "after deployment" wait until no process of an older
     version is left. Run them with --after-deployment then; they begin 80 s later.
 
     \b
-    A sharded cluster needs one more index in four collections: --sharded makes
-    it, and docs/scaling.md has the commands that follow. Elsewhere it only costs.
+    A sharded cluster needs one more index in four collections: --sharded creates
+    it, and docs/scaling.md has the commands that follow. Other deployments do not
+    need this index.
 
     \b
     Examples:
@@ -98,17 +99,17 @@ async def migrate_command(
 
 
 def _read_listings(given: Pairs, keys: Pairs) -> list[list[str]]:
-    """Split the values of ``--listing``, each of which names some of the scope keys, if these are given."""
+    """Split the values of ``--listing``; each must only have keys of `keys`, if these are given."""
     listings = [text.split(",") for text in given or ()]
     with wrong_usage("--listing"):
         for names in listings:
-            # without --scope-key the stored conversations say which keys there are
+            # without --scope-key the keys are those of the stored conversations
             check_listings(keys or check_scope_keys(names), [names])
     return listings
 
 
 def _states(before: Sequence[Migration], after: Sequence[Migration]) -> dict[str, list[Migration]]:
-    """Return the migrations by what became of them."""
+    """Return the migrations by their state after the run."""
     applied = [step for step in before if step.is_applied]
     applied_now = [step for step in after if step.is_applied]
     return {
@@ -128,7 +129,7 @@ def _names(states: dict[str, list[Migration]]) -> dict[str, list[str]]:
 
 
 def _print(console: Console, states: dict[str, list[Migration]], keys: Sequence[str]) -> None:
-    """Print each migration with its state and summary, and the scope keys that listings have an index for."""
+    """Print each migration with its state and summary, and the scope keys with an index for listings."""
     table = new_table("migration", "state", "what it does")
     shown = {
         "applied": Text("applied before"),

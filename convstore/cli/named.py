@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def opened_conversation(target: Target, words: list[str]) -> AsyncIterator[Conversation]:
-    """Open the store, and yield the conversation that a row's number, an id, or a whole scope names; else raise."""
+    """Open the store, and yield the conversation that a row's number, an id, or a whole scope names.
+
+    Raises:
+        typer.BadParameter: The words are not one of these.
+        InvalidInputError: The conversation does not exist.
+    """
     pairs = read_pairs("CONVERSATION", words) if "=" in words[0] else {}
     is_ambiguous = bool(target.scope) if pairs else len(words) > 1
     if is_ambiguous:
@@ -40,7 +45,7 @@ async def opened_conversation(target: Target, words: list[str]) -> AsyncIterator
 
 async def _named(store: ConversationStore, name: str, chosen: dict[str, str]) -> Conversation:
     """Return the conversation in a row of the list, or with an id."""
-    # An id has 24 digits or more.
+    # longer numbers are ids, which have 24 digits or more
     row = re.fullmatch(r"([1-9]\d{0,17})(?:\.(\d{1,4}))?", name)
     if row:
         return await _in_row(store, int(row[1]), int(row[2] or 0), chosen)
@@ -74,7 +79,7 @@ async def _with_scope(store: ConversationStore, scope: dict[str, str]) -> Conver
 async def _in_row(
     store: ConversationStore, row: int, below: int, chosen: dict[str, str]
 ) -> Conversation:
-    """Return the conversation in a row of `convstore list`, or one below it."""
+    """Return the conversation in a row of `convstore list`, or that of a sub-agent below the row."""
     from convstore.edges import with_children  # noqa: PLC0415 - loads the database driver
 
     limit = min(row, MOST_ROWS)
@@ -82,7 +87,7 @@ async def _in_row(
     rows = len(page.conversations)
     if rows < row and page.next_cursor:
         raise InvalidInputError(
-            f"the list numbers its first {counted(rows, 'row')}, so none is {row}; "
+            f"the list only numbers its first {counted(rows, 'row')}, not row {row}; "
             "name the conversation by its id, which `convstore list --json` prints"
         )
     if rows < row:

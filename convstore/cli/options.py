@@ -1,4 +1,4 @@
-"""Options that several commands share, how their values are read, and the store that they name."""
+"""Options that several commands share: their definitions, the parsing of their values, and the store to open."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 Pairs = list[str] | None
 DEFAULT_SCOPE_KEYS = ("user_id", "thread_id")
 _LOOKED_AT = 100
-"""Number of newest conversations whose scope keys are looked at."""
+"""Number of newest conversations whose scope keys are read."""
 
 _LEADING = ("uri", "database", "scope")
-"""Options that a command's help has before its own."""
+"""Shared options that a command's help lists before its own."""
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _EXAMPLES = ("Examples:", "Examples:\n  export CONVSTORE_URI=mongodb://localhost:27017/app")
 
 
 def _reading(read: Callable[[Mapping[str, str]], Any]) -> Callable[..., Any]:
-    """Return the callback of an option that takes a value of the environment as `ConversationStore.from_env` does."""
+    """Return the callback of an option that reads an environment variable as `ConversationStore.from_env` does."""
 
     def value_of(context: typer.Context, parameter: typer.CallbackParam, given: Any) -> Any:
         source = context.get_parameter_source(str(parameter.name))
@@ -59,10 +59,10 @@ def _in_environment(read: Callable[[Mapping[str, str]], Any]) -> Any:
 
 @contextmanager
 def wrong_usage(option: str = "") -> Iterator[None]:
-    """Report a refused value as a wrong command line, which ends with exit code 2; the error names the `option`.
+    """Report an InvalidInputError as a wrong command line, which ends with exit code 2; the error names the `option`.
 
-    It is for checks of values before anything is read or written. What turns out to be wrong for the stored data, such
-    as a scope key that they do not have, is a failure.
+    Use it for checks of values before anything is read or written. A value that does not match the stored data, such as
+    a scope key that they do not have, is a failure instead.
     """
     try:
         yield
@@ -72,7 +72,7 @@ def wrong_usage(option: str = "") -> Iterator[None]:
 
 
 def keys_option(text: str) -> Any:
-    """Return the option for scope keys with a text of help."""
+    """Return the option for scope keys, with its help text."""
     read = _reading(lambda variables: list(environment.options_in(variables)["scope_keys"]))
     variable = environment.SCOPE_KEYS
     return typer.Option(
@@ -100,7 +100,7 @@ AnyUri = Annotated[
     ),
 ]
 Database = Annotated[
-    str, typer.Option("--database", help="The database, if the address names none.")
+    str, typer.Option("--database", help="The database, if the address does not name one.")
 ]
 ScopeKeys = Annotated[
     Pairs, keys_option("A scope key of your store; once for each. Default: those of its data.")
@@ -110,7 +110,7 @@ ScopeValues = Annotated[
 ]
 Policy = Annotated[
     str | None,
-    typer.Option(help="As max_tokens=8000,stub_tools=never or JSON; else as last loaded."),
+    typer.Option(help="Such as max_tokens=8000,stub_tools=never, or JSON; else as last loaded."),
 ]
 Prefix = Annotated[
     str,
@@ -129,7 +129,7 @@ PriceOptions = Annotated[
     typer.Option(
         "--price",
         metavar="MODEL=INPUT,OUTPUT[,FROM_CACHE[,TO_CACHE]]",
-        help="What a million tokens cost, also those from and to a cache; once for each model.",
+        help="Price of a million tokens, also of those from and to a cache; once for each model.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
@@ -149,11 +149,13 @@ async def open_store(
 ) -> AsyncIterator[ConversationStore]:
     """Open the store at an address, and close it at the end; `setup` runs pending migrations.
 
-    With `warns`, a line says so if the stored conversations have other scope keys than those given.
-
-    Without `keys`, the scope keys are those of the stored conversations, else `exported_keys`. `scope` has the scope
-    values that a command was given; they are checked before the address is opened. Values of application types that
-    this process does not know pass through unchanged.
+    The scope keys are `keys`, else those of the stored conversations, else `exported_keys`. `scope` has the scope
+    values
+    of the command line; they are checked before the address is opened. With `warns`, a line on stderr says if the
+    stored
+    conversations have other scope keys than `keys`. Values of application types that this process does not know are
+    kept
+    unchanged.
     """
     from convstore import ConversationStore  # noqa: PLC0415 - loads the database driver
     from convstore.integration import host_of  # noqa: PLC0415 - as above
@@ -185,7 +187,7 @@ async def open_store(
 
 @dataclass(frozen=True, kw_only=True)
 class DatabaseTarget:
-    """The options that all commands on a database have."""
+    """The options of all commands on a database."""
 
     uri: Uri = field(repr=False)
     database: Database = ""
@@ -206,13 +208,13 @@ class DatabaseTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class Target(DatabaseTarget):
-    """The options that all commands on conversations have, and the store that they name."""
+    """The options of all commands on conversations, and the store that they open."""
 
     scope: ScopeValues = None
 
     @property
     def chosen(self) -> dict[str, str]:
-        """The scope values of the conversations that the command works on."""
+        """The scope values that select the command's conversations."""
         return read_pairs("--scope", self.scope)
 
     @property
@@ -222,7 +224,7 @@ class Target(DatabaseTarget):
         return policy
 
     def open(self, **options: Any) -> AbstractAsyncContextManager[ConversationStore]:
-        """Open the store, by default with the policy that the environment sets; see `open_store`."""
+        """Open the store, by default with the policy of the environment; see `open_store`."""
         options = {"policy": self.policy} | options
         return open_store(
             self.uri,
@@ -237,7 +239,8 @@ class Target(DatabaseTarget):
 def on_database(command: Callable[..., Coroutine[Any, Any, Answer | None]]) -> Callable[..., None]:
     """Return the typer command of a function that gets a target and its own options, and returns its answer.
 
-    An option of its own replaces the one that all commands have under this name. Its examples begin with the address.
+    An option of the function replaces the shared option of the same name. The first line of the examples in the help
+    sets the address.
     """
     first, *own = signature(command, eval_str=True).parameters.values()
     names = {parameter.name for parameter in own}
@@ -263,7 +266,7 @@ def on_database(command: Callable[..., Coroutine[Any, Any, Answer | None]]) -> C
 
 
 async def set_up(store: ConversationStore, **options: Any) -> None:
-    """Set up the store; in place of Python's warning of other scope keys, `warn_of_other_keys` prints a line."""
+    """Set up the store; Python's warning about other scope keys is replaced by the line of `warn_of_other_keys`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         await store.setup(**options)
@@ -271,7 +274,7 @@ async def set_up(store: ConversationStore, **options: Any) -> None:
 
 
 async def warn_of_other_keys(store: ConversationStore) -> None:
-    """Print a line on stderr if conversations are stored, but none of the newest hundred has the store's scope keys."""
+    """Print a line on stderr if all of the newest hundred conversations have other scope keys than the store."""
     with suppress(NotSetUpError, CorruptDocumentError):
         newest = (await store.list_conversations(limit=_LOOKED_AT, everything=True)).conversations
         stored = {tuple(sorted(info.scope)): ", ".join(info.scope) for info in newest if info.scope}
@@ -287,9 +290,10 @@ async def warn_of_other_keys(store: ConversationStore) -> None:
 async def stored_keys(
     store: ConversationStore, scope: Mapping[str, str], preferred: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return the scope keys of a conversation with these values, else of the newest one; none if nothing is stored.
+    """Return the scope keys of a conversation with these values, else of the newest one; () if nothing is stored.
 
-    In a database of several stores, one with the `preferred` keys comes first, if it is among the newest hundred.
+    In a database of several stores, the `preferred` keys are returned if one of the newest hundred conversations has
+    them.
     """
     with suppress(NotSetUpError, CorruptDocumentError):  # the command itself reports them
         for values in (scope, {}):
@@ -302,7 +306,11 @@ async def stored_keys(
 
 
 def in_database(uri: str, database: str) -> str:
-    """Return a well-formed address, with a database if it names none itself; else raise a typer.BadParameter."""
+    """Return an address with a database, which is `database` if the address does not name one.
+
+    Raises:
+        typer.BadParameter: The address is malformed, or both name a database.
+    """
     with wrong_usage("--uri"):
         check_address(uri)
     if not database:
@@ -312,7 +320,7 @@ def in_database(uri: str, database: str) -> str:
 
 
 def read_policy(text: str | None) -> HistoryPolicy | None:
-    """Parse the value of ``--policy``; None without one."""
+    """Parse the value of ``--policy``; None if it is not given."""
     with wrong_usage("--policy"):
         return None if text is None else parse_policy(text)
 
@@ -358,7 +366,7 @@ def read_prices(given: list[str] | None) -> Prices:
             raise typer.BadParameter(f"--price takes MODEL=INPUT,OUTPUT, not {text!r}")
         if model in found:
             raise typer.BadParameter(f"--price names {model!r} twice")
-        # text that is not a number is refused below
+        # check_prices refuses text that is not a number
         found[model] = tuple(
             float(price) if price.replace(".", "", 1).isdecimal() else price
             for price in prices.split(",")
@@ -368,7 +376,7 @@ def read_prices(given: list[str] | None) -> Prices:
 
 
 def read_age(text: str) -> timedelta:
-    """Parse an age such as 90d, 12w, 36h or 30m, which must not be longer than dates allow.
+    """Parse an age such as 90d, 12w, 36h or 30m; it must not lead to a date before the year 1.
 
     >>> read_age("90d"), read_age("36h")
     (datetime.timedelta(days=90), datetime.timedelta(days=1, seconds=43200))

@@ -1,7 +1,7 @@
 """Output of the command line: text for terminals, JSON for programs, and errors in one line.
 
-Untrusted text (ids, contents, server errors) is escaped before it is printed. Addresses of
-databases, which may hold passwords, are removed from errors.
+Untrusted text (ids, contents, server errors) is escaped before it is printed. Addresses of databases, which may contain
+passwords, are removed from errors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from convstore.exceptions import ConvstoreError, MissingExtraError
 from convstore.values.addresses import without_addresses
 
 FOUND = 3
-"""Exit code if a check was complete and found what stays wrong; 1 means that the check failed."""
+"""Exit code of a complete check with findings that were not repaired; 1 means that the check failed."""
 
 _LONGEST_ERROR = 600
 _KINDS = {
@@ -37,17 +37,17 @@ _ESCAPES = dict.fromkeys("\n\t\r\v\f\u2028\u2029", " ")
 
 
 def screen(*, stderr: bool = False) -> Console:
-    """Return a console without markup; not on a terminal it has no colours and 80 columns."""
+    """Return a console without markup; if it is not a terminal, it has 80 columns and does not print colours."""
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
 
 
 def is_terminal() -> bool:
-    """Return True if stdout is a terminal, whatever the environment says of its colours."""
+    """Return True if stdout is a terminal; environment variables for colours have no effect."""
     return sys.stdout.isatty()
 
 
 class Answer(NamedTuple):
-    """Result of a command: its JSON document, the function that prints it on a console, and the exit code."""
+    """Result of a command: functions for its JSON document and for printing it, the exit code, and if it is long."""
 
     document: Callable[[], Any]
     show: Callable[[Console], object]
@@ -58,10 +58,10 @@ class Answer(NamedTuple):
 def answer(
     work: Coroutine[Any, Any, Answer | None], *, as_document: bool, database: str = ""
 ) -> None:
-    """Run the work of a command and print its answer; a long one in a pager, if it is longer than the terminal.
+    """Run the work of a command and print its answer, a long one in a pager.
 
-    A line on stderr names the database, if one is given. A `ConvstoreError` becomes one line on stderr, a document
-    too, and exit code 1.
+    A line on stderr names the database, if one is given. A `ConvstoreError` becomes one line on stderr, with
+    `as_document` also a JSON document, and exit code 1.
     """
     answers: list[Answer | None] = []
 
@@ -69,7 +69,7 @@ def answer(
         answers.append(await work)
 
     try:
-        # it would format what its task returns, twice: a whole conversation
+        # The task returns None, because asyncio would format a returned answer twice: a whole conversation.
         asyncio.run(keep_answer())
     except ConvstoreError as error:
         if as_document:
@@ -83,7 +83,7 @@ def answer(
         if database:
             screen(stderr=True).print(f"Database: {database}", style="dim", soft_wrap=True)
         console = screen()
-        os.environ.setdefault("LESS", "-FRX")  # less ends by itself if all fits on the screen
+        os.environ.setdefault("LESS", "-FRX")  # less exits at once if everything fits on the screen
         with console.pager(styles=True) if found.is_long and console.is_terminal else nullcontext():
             found.show(console)
     if found and found.code:
@@ -112,7 +112,7 @@ def table_of(headings: tuple[str, str], rows: Iterable[tuple[str, str]]) -> Tabl
 
 
 def kind_label(name: str) -> str:
-    """Return the name of a kind of documents for people, given that of a report's field.
+    """Return the readable name of a kind of documents, from the name of a report's field.
 
     >>> kind_label("payload_chunks"), kind_label("summaries")
     ('pieces of large results', 'summaries')
@@ -123,7 +123,7 @@ def kind_label(name: str) -> str:
 def write_json(document: Any) -> None:
     """Print a document in the form of `json_values`.
 
-    Only unprintable characters are escaped; all but ASCII if stdout cannot hold them.
+    Only unprintable characters are escaped, and those that the encoding of stdout does not have.
     """
     from convstore.values.json_form import json_values  # noqa: PLC0415 - a command without --json does not need it
 
@@ -133,7 +133,7 @@ def write_json(document: Any) -> None:
 
 
 def _in_json(character: str) -> str:
-    r"""Return a character of a JSON document, escaped if it is unprintable or stdout cannot hold it.
+    r"""Return a character of a JSON document, escaped if it is unprintable or stdout cannot encode it.
 
     >>> print(_in_json("é"), _in_json("\u202e"), _in_json("\U000e0001"))
     é \u202e \udb40\udc01
@@ -146,8 +146,8 @@ def plain(text: str, *, lines: bool = False) -> str:
     r"""Return a text in which control and other unprintable characters are escaped.
 
     Args:
-        text: Any text; nothing in it can steer a terminal afterwards.
-        lines: Keep its lines; otherwise they are joined to one.
+        text: Any text; the result cannot control a terminal.
+        lines: Keep its lines; otherwise they are joined.
 
     >>> print(plain("a\x1b[31m\nb\u202e"))
     a\x1b[31m b\u202e

@@ -1,4 +1,4 @@
-"""Progress of long work on a terminal, and the problems of an import or export."""
+"""A progress bar for long work on a terminal, and the problems of an import or export."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from convstore.transfer import ExportReport, ImportReport, Problem
 
 Advance = Callable[[int, int, str], None]
-"""Shows a position, the number of conversations so far, and counts in words."""
+"""Function that shows a position, the number of conversations so far, and counts in words."""
 
 _SHOWN_PROBLEMS = 20
 _COUNTED = re.compile(r" \([\d,]+ messages?\)")
@@ -33,7 +33,7 @@ _COUNTED = re.compile(r" \([\d,]+ messages?\)")
 async def totals_for(
     store: ConversationStore, *, quiet: bool = False, **scope: str
 ) -> tuple[int, int]:
-    """Return the numbers of conversations and messages, for a progress bar; 0 if none is shown or they are unknown."""
+    """Return the numbers of conversations and messages for a progress bar; 0 without a bar, or if they are unknown."""
     with suppress(NotSetUpError, CorruptDocumentError):  # the work itself reports them
         if not quiet and screen(stderr=True).is_terminal:
             stats = await store.stats(sizes=False, **scope)
@@ -43,7 +43,7 @@ async def totals_for(
 
 @contextmanager
 def progress(name: str = "", total: int = 0, *, quiet: bool = False) -> Iterator[Advance]:
-    """Show a bar with the time left and the rate if stderr is a terminal; `total` is 0 if it is not known."""
+    """Show a bar with the remaining time and the rate if stderr is a terminal; `total` is 0 if it is not known."""
     console = screen(stderr=True)
     if quiet or not console.is_terminal:
         yield lambda _position, _conversations, _words: None
@@ -79,7 +79,7 @@ def progress(name: str = "", total: int = 0, *, quiet: bool = False) -> Iterator
 
 @contextmanager
 def problems_to(path: Path | None) -> Iterator[Callable[[Problem], None]]:
-    """Yield a function that writes each problem to the file, if there is one."""
+    """Yield a function that writes each problem to a file; without a file it does nothing."""
     if path is None:
         yield lambda _: None
         return
@@ -98,7 +98,7 @@ def counts_of(report: ImportReport | ExportReport) -> str:
 
 
 def print_problems(report: ImportReport | ExportReport, *, more: str, stderr: bool = False) -> None:
-    """Print the first problems, one line for all with the same reason, whatever numbers of messages it has."""
+    """Print the first problems, those with the same reason in one line; counts of messages may differ."""
     console = screen(stderr=stderr)
     alike: dict[tuple[str, str], list[Problem]] = {}
     for problem in report.problems:

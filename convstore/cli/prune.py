@@ -1,4 +1,4 @@
-"""``convstore prune``: remove conversations that were not written to for an age."""
+"""``convstore prune``: remove conversations that were not written to for some time."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ async def prune_command(
     ],
     yes: Yes = False,
 ) -> Answer:
-    """Remove conversations that were not written to for an age.
+    """Remove conversations that were not written to for some time.
 
     \b
-    An append, a title, metadata and state count as a write. An imported
-    conversation was written when it was imported, however old its messages are,
-    whose age `convstore list` shows.
+    An append, a title, metadata and state count as a write, and so does an
+    import, however old the messages are whose age `convstore list` shows.
 
     \b
-    Without --yes it only counts. With --yes, whole conversations are removed for
-    good: messages, results, summaries and annotations; those of all users, if
-    --scope names none. A conversation that is written to meanwhile is kept.
-    Nothing in the database expires by itself: run this as often as your policy
-    requires, from cron for example. Safe to repeat, to kill and to run
+    Without --yes conversations are only counted. With --yes they are removed
+    permanently: messages, results, summaries and annotations. Without --scope
+    this applies to all users. A conversation that is written to meanwhile is
+    kept. Conversations never expire by themselves: run this as often as your
+    policy requires, from cron for example. Safe to repeat, to kill and to run
     concurrently.
 
     \b
@@ -53,10 +52,10 @@ async def prune_command(
             receipt = await store.prune(
                 older_than=age, dry_run=not yes, progress=shown_by(show), **target.chosen
             )
-    said = {
+    head = {
         "database": target.address,
         "dry_run": not yes,
         "older_than_seconds": int(age.total_seconds()),
         "not_written_since": before,
     }
-    return removal(receipt, said)
+    return removal(receipt, head)

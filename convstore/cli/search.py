@@ -29,13 +29,13 @@ async def search_command(
     """Search the conversations of a user, or with other scope values.
 
     \b
-    Prints the messages that match some words best, by conversation. Everything
-    that was said is searched: messages, calls, results, sources.
+    Prints the messages that match the words best, by conversation. All texts are
+    searched: messages, calls, results, sources.
 
     \b
-    In a pipe each message is a row, whole, with tabs between: id and scope of
-    its conversation, date, number, type, and the part of it that matches.
-    `convstore show` takes the id and the scope.
+    In a pipe each message is a row with tabs, not cut: id and scope of its
+    conversation, date, number, type, and the part of it that matches.
+    `convstore show` accepts the id and the scope.
 
     \b
     Examples:
@@ -54,7 +54,7 @@ async def search_command(
 
 
 def _print(console: Console, result: SearchResult) -> None:
-    """Print the hits, and around them on a terminal, else on stderr, how much was searched."""
+    """Print the hits, then the extent of the search; without a terminal, the latter is printed on stderr."""
     if is_terminal():
         _print_hits(console, result)
         console.print()

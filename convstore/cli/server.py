@@ -1,4 +1,4 @@
-"""The option ``--server`` of ``convstore doctor``: try a server and print what it lacks."""
+"""The option ``--server`` of ``convstore doctor``: test a server and print the features that it lacks."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _HEADINGS = {
     "not_tried": ("not tried", "yellow"),
 }
 _CLOCK_SECONDS = 1.0
-"""Difference of clocks from which on a report advises to set them."""
+"""Minimum difference of clocks for which a report advises to set them."""
 
 
 async def server_answer(uri: str, address: str, *, seconds: float) -> Answer:
-    """Try the server at an address; `address` is the one to print."""
+    """Test the server at `uri`; `address` is its printable form."""
     from convstore.integration import open_database, probe_server  # noqa: PLC0415 - loads the database driver
 
     async with AsyncExitStack() as stack:
@@ -93,7 +93,7 @@ def _print_lacking(console: Console, constructs: list[ProbedConstruct]) -> None:
 
 
 def _print_open(console: Console, constructs: list[ProbedConstruct]) -> None:
-    """Print each reason once, with the names of all constructs that it kept from being tried."""
+    """Print each reason once, with the names of all constructs that could not be tested because of it."""
     names_by_reason: dict[str, list[str]] = {}
     for construct in constructs:
         names_by_reason.setdefault(construct.reason, []).append(construct.name)

@@ -1,6 +1,6 @@
 """Serve the inspector on this machine until the command is interrupted.
 
-``inspect`` and ``demo --inspect`` call it. Only 127.0.0.1 is listened on, and the address carries a token that works
+``inspect`` and ``demo --inspect`` call it. The server only listens on 127.0.0.1, and the address has a token that works
 once.
 """
 
@@ -29,11 +29,11 @@ _STOP_SECONDS = 2
 
 
 PORT = 7171
-"""The port that the commands take unless another program has it, so that bookmarks stay right."""
+"""The default port, so that bookmarks stay valid; if another program uses it, a free one is taken."""
 
 
 async def serve(pages: Any, *, port: int | None, open_browser: bool, as_document: bool) -> None:
-    """Serve the inspector's pages, and print the address; again with a new token when a browser is refused."""
+    """Serve the inspector's pages, and print the address; print it again with a new token if a browser is refused."""
     with _listening(port) as listener:
         number = listener.getsockname()[1]
         token = secrets.token_urlsafe(24)
@@ -86,7 +86,7 @@ class _Server(uvicorn.Server):
 
 
 def _listening(port: int | None) -> socket.socket:
-    """Return the socket of a port; by default of the usual one, or a free one if another program has that."""
+    """Return the socket of a port; for None that of the default port, or of a free one if another program uses it."""
     if port is None:
         with suppress(OSError):
             return socket.create_server(("127.0.0.1", PORT))

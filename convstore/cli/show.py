@@ -1,4 +1,4 @@
-"""``convstore show``: one conversation, what a model gets or got of it, or one source."""
+"""``convstore show``: print a conversation, the view that a model gets or got, or one source."""
 
 from __future__ import annotations
 
@@ -75,17 +75,17 @@ async def show_command(
       - the number of its row in `convstore list`, with the same --scope;
       - its id;
       - its scope, a value for each key: user_id=ada thread_id=orcas.
-    Old tool results are shown as stubs, and long texts by their beginning. What
-    was billed, and with --price what it cost, includes sub-agents.
+    Old tool results are shown as stubs, and long texts are cut. Billed tokens,
+    and with --price their cost, include sub-agents.
 
     \b
-    --view      what the model gets at the next call, under the policy of the
-                newest answer with a stamp, else the default one
-    --at 16     what it got for message 16: exactly, if the message was appended
-                with the stamp of its view; else the view directly after it.
-                Takes a number, the id of a message, or a stamp as JSON.
-    --why       the size of each call of the model, and what broke its prompt
-                cache: the answers in these messages, and the next call
+    --view      the view that the model gets at the next call, under the policy
+                of the newest answer with a stamp, else the default policy
+    --at 16     the view that it got for message 16: exactly, if the message was
+                appended with the stamp of its view; else the view directly after
+                it. Takes a number, the id of a message, or a stamp as JSON.
+    --why       the size of each model call, and the cause that broke its prompt
+                cache: for the answers in these messages, and the next call
 
     \b
     Examples:
@@ -115,7 +115,7 @@ async def show_command(
 
 
 def _check_values(at: str | None, *, source: int | None, before: int | None) -> None:
-    """Raise a typer.BadParameter for values that no message and no source can have."""
+    """Raise a typer.BadParameter for values that messages or sources cannot have."""
     with wrong_usage():
         if at is not None and not at.startswith("{"):
             check_id(at, name="--at")
@@ -126,7 +126,7 @@ def _check_values(at: str | None, *, source: int | None, before: int | None) -> 
 
 
 async def _source_answer(chat: Conversation, number: int, *, full: bool) -> Answer:
-    """Answer with a source and its whole text; InvalidInputError if the conversation has none with the number."""
+    """Answer with a source and its whole text; InvalidInputError if the conversation does not have the source."""
     from convstore.edges import find_source  # noqa: PLC0415 - loads the database driver
 
     if not (found := await find_source(chat, number)):
@@ -140,7 +140,7 @@ async def _source_answer(chat: Conversation, number: int, *, full: bool) -> Answ
 async def _view_answer(
     chat: Conversation, at: str | None, limits: HistoryPolicy | None, *, full: bool
 ) -> Answer:
-    """Answer with a view, by default under the policy of its stamp, else of the newest stamp, else of the store."""
+    """Answer with a view. The default policy is that of its stamp, else of the newest stamp, else of the store."""
     from convstore.integration import row_of  # noqa: PLC0415 - loads the database driver
 
     moment = None if at is None else await _moment(chat, at)
@@ -193,12 +193,14 @@ async def _log_answer(
 
 
 async def _moment(chat: Conversation, text: str) -> ViewStamp | str | int:
-    """Return the stamp that a text is, or that the message has which it names; else the message.
+    """Parse the value of ``--at``: a stamp, or a message by its ordinal or id.
+
+    Returns:
+        The given stamp or the stamp of the message; without a stamp the ordinal of the message, or an unknown id.
 
     Raises:
         typer.BadParameter: The text begins like a stamp but is invalid.
         InvalidInputError: The log ends before the message.
-        UnknownMessageError: There is no such message.
     """
     if text.startswith("{"):
         return _read_stamp(text)
@@ -231,7 +233,8 @@ def _read_stamp(text: str) -> ViewStamp:
         return ViewStamp.model_validate_json(text)
     except ValidationError as error:
         raise typer.BadParameter(
-            f"--at is no stamp, such as the field `stamp` of `show --json`: {first_problem(error)}"
+            "--at is not a stamp, such as the field `stamp` of `show --json`: "
+            f"{first_problem(error)}"
         ) from error
 
 
@@ -349,7 +352,7 @@ def _print_message(
 ) -> None:
     """Print a message: a heading with its position, type, tool and id, then its text, calls and annotations.
 
-    `stub` are the words for a stub.
+    `stub` is the label for a stub.
     """
     words = [position, role_label(message.type), message.name, message.id]
     if is_failed:
@@ -377,7 +380,7 @@ def _is_stub(message: BaseMessage) -> bool:
 
 
 def _text(message: BaseMessage) -> str:
-    """Return the text of a message, or its whole content as a text if that has other blocks."""
+    """Return the text of a message; if its content has other blocks, the whole content as a text."""
     from convstore.messages.text import text_of  # noqa: PLC0415 - loaded with the message
 
     blocks = message.content if isinstance(message.content, list) else []

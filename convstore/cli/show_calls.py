@@ -1,4 +1,4 @@
-"""``convstore show --why``: the calls of the model, and what broke the prompt cache of each."""
+"""``convstore show --why``: the model calls, and the cause that broke the prompt cache of each."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 
 _MOST_MESSAGES = 1_000
 _KEPT_VIEWS = 4
-"""Views that are kept: each is compared with that of the call before, or of the last one of its model."""
+"""Number of cached views: each is compared with that of the call before, or of the last call of the same model."""
 
 
 async def calls_answer(chat: Conversation, *, limit: int, before: int | None) -> Answer:
-    """Answer with the calls of the model among the newest messages, and the next one."""
+    """Answer with the model calls of the newest messages, and the next call."""
     from convstore.ext.model_calls import AROUND, Calls  # noqa: PLC0415 - loads langchain
     from convstore.ext.sums import row_documents  # noqa: PLC0415 - as above
     from convstore.integration import row_of  # noqa: PLC0415 - as above
 
-    most = min(limit + AROUND, _MOST_MESSAGES)  # a call before the first one, to compare with
+    # including calls before the first shown one, to compare it with
+    most = min(limit + AROUND, _MOST_MESSAGES)
     near = await chat.list_messages(limit=most, before=before, rewound=True)
     calls = Calls(near, None)
     first = near[-limit:][0].ordinal if near else 0
@@ -63,16 +64,16 @@ async def calls_answer(chat: Conversation, *, limit: int, before: int | None) ->
     return Answer(document, printed, is_long=True)
 
 
-class _Call(NamedTuple):
-    """A call of the model.
+class _CallRow(NamedTuple):
+    """A model call in the table and in JSON.
 
     Attributes:
         ordinal: Ordinal of its answer; None for the next call.
-        tokens: The size of what the model got; None without a stamp.
+        tokens: The size of the view that the model got; None without a stamp.
         cache: "held", "broken", "first call", or "not known".
-        cause: What broke it.
-        held: The size of what held; None if that is not known.
-        is_rewound: True if its answer was rewound or replaced since.
+        cause: The cause that broke the cache; "" if it did not break.
+        held: The size of the part that the cache could reuse; None if it is not known.
+        is_rewound: True if its answer was rewound or replaced later.
     """
 
     ordinal: int | None
@@ -84,7 +85,7 @@ class _Call(NamedTuple):
 
 
 class _Views:
-    """Loads the views of calls in order; the last ones are kept."""
+    """Loads the views of calls in order, and caches the last ones."""
 
     def __init__(self, chat: Conversation) -> None:
         self._chat = chat
@@ -92,7 +93,7 @@ class _Views:
         self.counter = chat.store.token_counter
 
     async def load(self, stamp: ViewStamp) -> PastView:
-        """Return the view of a stamp; InvalidInputError if its policy is one of another version."""
+        """Return the view of a stamp; InvalidInputError if this version does not support the stamp's policy."""
         key = f"{stamp.entry}/{stamp.digest}/{stamp.policy}"
         view = self._kept.pop(key, None) or await self._chat.view_at(stamp)
         self._kept[key] = view
@@ -101,15 +102,15 @@ class _Views:
         return view
 
 
-async def _row(views: _Views, call: ModelCall, *, has_first: bool) -> _Call:
-    """Return a call with what broke its cache by the views, and how much held.
+async def _row(views: _Views, call: ModelCall, *, has_first: bool) -> _CallRow:
+    """Return the row of a call, with the cause that broke its cache and the size that the cache could reuse.
 
-    With `has_first`, one that is compared with none is the first of its log.
+    With `has_first`, a call without an earlier one to compare it with is the first call of the log.
     """
     from convstore.values.stamps import WHOLE_CACHE_LOST  # noqa: PLC0415 - loads pydantic
 
     ordinal = call.ordinal if call.message_id else None
-    row = _Call(ordinal, call.tokens, "not known", call.cut_by, is_rewound=call.is_rewound)
+    row = _CallRow(ordinal, call.tokens, "not known", call.cut_by, is_rewound=call.is_rewound)
     if call.before is None and has_first:
         return row._replace(cache="first call")
     earlier = call.before.stamp if call.before else None
@@ -117,13 +118,13 @@ async def _row(views: _Views, call: ModelCall, *, has_first: bool) -> _Call:
         return row
     row = row._replace(cache="broken" if call.cut_by else "held")
     if call.cut_by not in WHOLE_CACHE_LOST:
-        with suppress(InvalidInputError):  # a policy of another version
+        with suppress(InvalidInputError):  # this version does not support the policy
             return _with_views(row, await views.load(earlier), await views.load(call.stamp), views)
     return row
 
 
-def _with_views(row: _Call, before: PastView, after: PastView, views: _Views) -> _Call:
-    """Return a call with what broke its cache by the views, if they are those that the model got, and how much held."""
+def _with_views(row: _CallRow, before: PastView, after: PastView, views: _Views) -> _CallRow:
+    """Return the row with the cause and the reused size from the views, if they are those that the model got."""
     from convstore.ext.model_calls import cached_prefix  # noqa: PLC0415 - loads langchain
     from convstore.messages.tokens import count  # noqa: PLC0415 - as above
 
@@ -136,7 +137,7 @@ def _with_views(row: _Call, before: PastView, after: PastView, views: _Views) ->
 
 
 def _print_calls(
-    console: Console, *, conversation: ListRow, rows: Sequence[_Call], is_prompt_known: bool
+    console: Console, *, conversation: ListRow, rows: Sequence[_CallRow], is_prompt_known: bool
 ) -> None:
     from convstore.values.explanations import PROMPT_UNKNOWN  # noqa: PLC0415 - loads pydantic
 
@@ -175,7 +176,7 @@ def print_totals(console: Console, row: ListRow) -> None:
 
 
 def print_bill(console: Console, bill: Mapping[str, Any]) -> None:
-    """Print the tokens that providers counted, if they did, and what they cost if that is known."""
+    """Print the tokens that providers counted, and their cost if it is known; nothing without counts."""
     if bill["input_tokens"] is None:
         return
     counts = {

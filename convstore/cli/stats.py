@@ -1,4 +1,4 @@
-"""``convstore stats``: how much is stored, how it grows, and what stubs and summaries save."""
+"""``convstore stats``: print the amount of stored data, its growth, and the savings by stubs and summaries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MOST_DAYS = 14
 _BAR = 30
 _LOOKED_AT = 100
-"""Number of newest conversations in which the stamp of an answer is looked for."""
+"""Number of newest conversations that are searched for an answer with a stamp."""
 
 _ORIGINS = {
     "option": "",
@@ -53,17 +53,17 @@ async def stats_command(
     """Show how much is stored, how it grows, and what views save.
 
     \b
-    Tokens are counted as by the stores that appended. "In views" is an estimate
+    Token counts are those of the stores that appended. "In views" is an estimate
     from these counts, for the next load of each conversation: tool results are
-    stubs, what a summary covers is the summary, and a view that leaves turns out
-    fills its budget (it is often smaller). The budget is --max-tokens, else that
-    of CONVSTORE_POLICY, else that of the newest answer with a stamp, else the
-    default; the output says which. store.stats() takes that of its store.
+    stubs, a summary replaces the messages that it covers, and a view that leaves
+    turns out fills its budget (it is often smaller). The budget is --max-tokens,
+    else that of CONVSTORE_POLICY, else that of the newest answer with a stamp,
+    else the default; the output says which. store.stats() uses its store's.
 
     \b
     Sizes are those of the documents, before the server compresses them; the
-    server reads all of them to measure them. What was written on a day includes
-    rewound messages and those of sub-agents; the totals leave them out.
+    server reads all documents to measure them. The amount written on a day
+    includes rewound messages and those of sub-agents; the totals do not.
 
     \b
     Examples:
@@ -82,7 +82,7 @@ async def stats_command(
 
 
 async def _budget(target: Target) -> tuple[int | None, str]:
-    """Return the budget of views, None for no limit, and its origin."""
+    """Return the budget of views, None if it is unlimited, and its origin."""
     if target.policy:
         return target.policy.max_tokens, "environment"
     async with target.open() as store:
@@ -119,7 +119,7 @@ def _print(console: Console, stats: StoreStats, max_tokens: int | None, origin: 
 
 
 def _growth_table(growth: Sequence[Growth]) -> Table:
-    """Return a row for each of the last days with messages, with a bar of their number, and one for all before."""
+    """Return a table with a row for each of the last days with messages, with a bar, and one for all earlier days."""
     names = ("conversations", "messages", "size")
     table = new_table("written", *names, numbers=names)
     table.add_column(max_width=_BAR)

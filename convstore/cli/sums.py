@@ -1,4 +1,4 @@
-"""``convstore sums``: what all conversations stored, called and cost, by user, model, release and tool."""
+"""``convstore sums``: sum the stored tokens, calls and costs of conversations, by user, model, release and tool."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from convstore.cli.progress import progress, totals_for
 from convstore.values.plain import counted, money
 
 _ROWS = 20
-"""Rows of a table; --json has all."""
+"""Maximum of rows in a table; --json has all of them."""
 _NAME = 12
-"""Characters of a name on a terminal, and more where numbers leave room."""
+"""Minimum width of a name on a terminal; it is wider if the numbers leave space."""
 _UNBOUNDED = 100_000
-"""Columns of what is no terminal: no name is cut, and no line is broken."""
+"""Width if stdout is not a terminal, so that names are not cut and lines are not broken."""
 _COLUMNS = {
     "cost": "cost",
     "tokens_without_price": "no\nprice",
@@ -40,10 +40,10 @@ _COLUMNS = {
     "tokens_p95": "p95",
     "read_back": "read back",
 }
-"""Fields of the document that tables show, with their headings."""
+"""Fields of the document that tables show, with the headings of their columns."""
 _CACHE = ("cache_read_tokens", "cache_write_tokens")
 _SIZES = ("tokens", "tokens_without_price", "input_tokens", "output_tokens", *_CACHE)
-"""Those that are printed in at most five characters."""
+"""Fields that are printed in at most five characters."""
 
 
 @on_database
@@ -58,20 +58,20 @@ async def sums_command(
     ] = False,
     price: PriceOptions = None,
 ) -> Answer:
-    """Sum what conversations stored and what providers billed.
+    """Sum the stored tokens of conversations and the tokens that providers billed.
 
     \b
-    Together, by each scope key and field of metadata whose values several
-    conversations share, and by model. Whole conversations are summed, also with
-    --since. Input, output and cost are all calls of models, as the providers
-    counted them, those of replaced answers included. Sub-agents count in all
-    but conversations and turns.
+    In total, by model, and by each scope key and field of metadata whose values
+    several conversations share. Conversations are summed completely, also with
+    --since. Input, output and cost cover all model calls, as the providers
+    counted them, including those of replaced answers. All sums include
+    sub-agents, except the numbers of conversations and turns.
 
     \b
-    --tools reads each log, without large results: calls, failures and sizes of
-    results by tool, answers that were regenerated or rewound, and summaries.
-    Else it reads the totals of each conversation, 200 with one command, and of
-    its sub-agents.
+    --tools also reads each log, without large results: calls, failures and sizes
+    of results by tool, answers that were regenerated or rewound, and summaries.
+    Without it, the totals of each conversation are read, 200 with one command,
+    and those of its sub-agents.
 
     \b
     Examples:
@@ -103,7 +103,7 @@ async def sums_command(
 
 
 def _show(console: Console, document: dict[str, Any], priced: Collection[str] = ()) -> None:
-    """Print the tables and what they do not know, such as the price of a model that is not among the priced ones."""
+    """Print the tables, then notes on missing data, such as models without a price."""
     together = document["together"]
     if not together["conversations"]:
         console.print("There are no such conversations.", style="yellow")
@@ -129,7 +129,7 @@ def _show(console: Console, document: dict[str, Any], priced: Collection[str] = 
 
 
 def _fields(together: dict[str, Any]) -> list[str]:
-    """Return the fields to print, without those of a cache and of costs if nothing is known of them."""
+    """Return the fields to print, without unknown ones of the cache and of costs."""
     hidden = {name for name in (*_CACHE, "tokens_without_price") if not together[name]}
     if together["cost"] is None:
         hidden |= {"cost", "tokens_without_price"}
@@ -137,7 +137,7 @@ def _fields(together: dict[str, Any]) -> list[str]:
 
 
 def _table(title: str, rows: Sequence[dict[str, Any]], fields: Sequence[str], width: int) -> Table:
-    """Return a table of the first rows, whose names take the room that numbers leave; a last row counts the others."""
+    """Return a table of the first rows; names get the width that numbers leave, and a last row counts the others."""
     columns = [_COLUMNS[field] for field in fields]
     cells = [[_cell(field, row[field]) for field in fields] for row in rows[:_ROWS]]
     headings = [max(column.split(), key=len) for column in columns]
@@ -153,7 +153,7 @@ def _table(title: str, rows: Sequence[dict[str, Any]], fields: Sequence[str], wi
 
 
 def _cut(name: str, room: int) -> str:
-    """Return a name on one line; the beginning and the end of a longer one, by which others like it differ.
+    """Return a name on one line; a longer one is cut in the middle, because similar names often differ at the end.
 
     >>> _cut("customer-0001-north", 12)
     'custom…north'
@@ -174,7 +174,7 @@ def _cell(field: str, value: float | None) -> str:
 
 
 def _notes(document: dict[str, Any]) -> Iterator[str]:
-    """Yield what the sums do not know."""
+    """Yield a note for each kind of data that could not be read."""
     if document["damaged"]:
         yield f"{counted(document['damaged'], 'conversation')} damaged; run convstore doctor."
     if document.get("logs_not_read"):
@@ -186,7 +186,7 @@ def _notes(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _notes_of_prices(document: dict[str, Any], priced: Collection[str]) -> Iterator[str]:
-    """Yield the models that have no price, and the prices of models that nothing was billed for."""
+    """Yield a note on models without a price, and one on prices of models without billed tokens."""
     billed = [model["name"] for model in document["models"]]
     unused = [name for name in priced if name not in billed]
     if unused:

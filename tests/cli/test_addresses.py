@@ -20,7 +20,7 @@ from pymongo.errors import BulkWriteError, OperationFailure, ServerSelectionTime
 
 from convstore import ConversationStore, InvalidInputError, StoreUnavailableError
 from convstore.cli.commands import app
-from convstore.cli.import_sources import Names, Source
+from convstore.cli.import_sources import ImportSource, SourceNames
 from convstore.devserver import DevServer, MongodNotFoundError, find_mongod
 from convstore.devserver import main as run_devserver
 from convstore.exceptions import StoreError
@@ -379,13 +379,13 @@ def test_a_name_of_a_file_is_no_address(tmp_path: Path, monkeypatch: pytest.Monk
     odd = "backup:2024@home.jsonl"
     Path(odd).write_text("{}", encoding="utf-8")
     assert is_address(odd)
-    assert not Source(odd, Names("c", "w", "s", "h")).is_address
+    assert not ImportSource(odd, SourceNames("c", "w", "s", "h")).is_address
 
 
 def test_no_repr_has_an_address() -> None:
-    """The repr of `Source` shows no secret of its address."""
+    """The repr of `ImportSource` shows no secret of its address."""
     uri = f"mongodb://{LOGIN}@db/app?appName={HALF}"
-    assert not shows_secret(repr(Source(uri, Names("c", "w", "s", "h"))))
+    assert not shows_secret(repr(ImportSource(uri, SourceNames("c", "w", "s", "h"))))
 
 
 # The development server

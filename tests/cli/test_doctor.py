@@ -174,7 +174,7 @@ def test_a_user_is_counted_and_then_erased(uri: str) -> None:
     result = convstore(*arguments)
     assert (result.exit_code, result.stdout.splitlines()[1].split()) == (0, ["conversations", "2"])
     assert result.stdout.endswith(
-        "Nothing was removed. Run it again with --yes to remove this for good.\n"
+        "Nothing was removed. Run it again with --yes to remove this permanently.\n"
     )
     counted = json.loads(convstore(*arguments, "--json").stdout)
     assert (counted["dry_run"], counted["conversations"], counted["entries"]) == (True, 2, 2)
@@ -197,7 +197,7 @@ def test_an_erasure_counts_what_no_scope_finds(uri: str, database: Any) -> None:
     arguments = ["erase", "--uri", uri, "--scope", "user_id=ada"]
     result = convstore(*arguments, "--yes")
     assert (result.exit_code, result.stdout.splitlines()[1].split()) == (3, ["conversations", "1"])
-    assert "2 conversations are lost and may hold messages of the same person" in result.stdout
+    assert "2 conversations are lost and may have messages of the same person" in result.stdout
     assert f"convstore erase {first}" in convstore("doctor", "--uri", uri).stdout
     result = convstore("erase", "--uri", uri, first, "--yes", "--json")
     document = json.loads(result.stdout)

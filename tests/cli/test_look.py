@@ -413,7 +413,7 @@ def test_a_past_view_is_shown(uri: Any) -> None:
     assert (wrong.exit_code, wrong.stdout) == (2, "")
     no_stamp = convstore("show", *ADA, "--uri", uri, "--at", '{"ordinal": "x"}')
     assert no_stamp.stderr.endswith(
-        "--at is no stamp, such as the field `stamp` of `show --json`: "
+        "--at is not a stamp, such as the field `stamp` of `show --json`: "
         "conversation_id: Field required\n"
     )
 
@@ -465,7 +465,7 @@ def test_a_row_after_the_last_number_is_refused(uri: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr("convstore.cli.named.MOST_ROWS", 2)
     result = convstore("show", "3", "--uri", uri)
     assert result.exit_code == 1
-    assert "the list numbers its first 2 rows, so none is 3; name the conv" in result.stderr
+    assert "the list only numbers its first 2 rows, not row 3; name the conv" in result.stderr
 
 
 def test_a_filter_reads_the_list_in_several_pieces(

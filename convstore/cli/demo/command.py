@@ -1,4 +1,4 @@
-"""``convstore demo``: run the demo and print what was stored, shown and read back."""
+"""``convstore demo``: run the demo and print the stored messages, the views and the results that were read back."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ def demo_command(
     no_browser: NoBrowser = False,
     as_document: Json = False,
 ) -> None:
-    """Show what convstore does with a conversation about two questions.
+    """Show how convstore handles a conversation with two questions.
 
     \b
-    A small agent is asked two questions and finds ten passages for each.
-    You see what is stored, what the model gets at the third question, how it
-    reads an old result back, and what that saves. Works in memory, without a
-    server. With --uri, the conversations stay in the database, each run's under
-    a user_id of its own, and the last lines say how to look at them.
+    A small agent is asked two questions and finds ten passages for each. You
+    see the stored messages, the view that the model gets at the third question,
+    a page of an old result that it reads again, and the tokens that this saves.
+    Works in memory, without a server. With --uri, the conversations stay in the
+    database, each run's under a user_id of its own, and the last lines have the
+    commands that show them.
 
     \b
     Examples:

@@ -1,6 +1,6 @@
-"""The demo's conversations for the inspector, which together have everything that its pages show.
+"""The demo's conversations for the inspector, which together have an example of everything that its pages show.
 
-``command`` fills a store with them; the pictures of the documentation are made of them.
+``command`` fills a store with them; the pictures of the documentation are made from them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def opened_demo(uri: str) -> AsyncIterator[ConversationStore]:
     run = secrets.token_hex(4)
     async with open_store(uri, setup=True, policy=policy, summarizer=_Summarizer()) as store:
         await _reading_list(store.conversation(user_id=f"grace-{run}", thread_id="reading-list"))
-        # A turn in progress, so that its result is whole.
+        # a turn in progress, so that its result is not a stub
         question = store.conversation(user_id=f"ada-{run}", thread_id="one-question")
         await question.append([_SYSTEM, *searched(1, "What are transformers?", DEEP_LEARNING[:2])])
         await _lesson(store.conversation(user_id=f"ada-{run}", thread_id="ml-101"))
@@ -67,7 +67,7 @@ class _Summarizer:
         *,
         summary: str | None,  # noqa: ARG002 - scripted
     ) -> str:
-        """Return it."""
+        """Return the scripted summary."""
         return _SUMMARY
 
 
@@ -85,7 +85,7 @@ async def _lesson(chat: Conversation) -> None:
         chat, searched(4, "Which sources say so? Look again.", MACHINE_LEARNING[4:7]), _FOURTH
     )
     last = HumanMessage("And is it worth training a network on my table of 5,000 rows?")
-    await _say(chat, [last, called(5, "deep learning on small tables")])
+    await _append_each(chat, [last, called(5, "deep learning on small tables")])
     await chat.update(
         title="Machine learning, the basics", metadata={"course": "ml-101", "language": "en"}
     )
@@ -100,13 +100,13 @@ async def _reading_list(chat: Conversation) -> None:
 
 
 async def _ask(chat: Conversation, question: Sequence[BaseMessage], answer: str) -> str:
-    said = AIMessage(answer, id=f"answer-{secrets.token_hex(6)}", **used(1_200, len(answer) // 4))
-    await _say(chat, [*question, said])
-    return str(said.id)
+    reply = AIMessage(answer, id=f"answer-{secrets.token_hex(6)}", **used(1_200, len(answer) // 4))
+    await _append_each(chat, [*question, reply])
+    return str(reply.id)
 
 
-async def _say(chat: Conversation, messages: Sequence[BaseMessage]) -> None:
-    """Append messages one by one, those of the model with the stamp of the view that it would get."""
+async def _append_each(chat: Conversation, messages: Sequence[BaseMessage]) -> None:
+    """Append messages one by one; those of the model get the stamp of the view that it would get."""
     for message in messages:
         stamp = (await chat.load_history()).stamp if isinstance(message, AIMessage) else None
         await chat.append(message, stamp=stamp)

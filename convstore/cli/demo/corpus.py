@@ -1,6 +1,6 @@
 """Texts of the demo's conversations, and the passages that its search tool finds for two questions.
 
-The passages are a small handbook of our own making, as long and as wordy as what a retriever really returns.
+The passages are a small handbook that was written for the demo, in the length and style of real retrieval results.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ THIRD_QUESTION = "How do I notice that my model is overfitting?"
 _TOOL = "rag_search_tool"
 
 
-class Passage(TypedDict):
-    """One retrieved item, as a search tool hands it over."""
+class DemoPassage(TypedDict):
+    """One retrieved item of the search tool's result."""
 
     title: str
     url: str
     text: str
 
 
-def as_text(passages: Iterable[Passage]) -> str:
+def as_text(passages: Iterable[DemoPassage]) -> str:
     """Return passages as the content of a tool's result."""
     return "\n\n".join(
         f"{passage['title']}\nURL: {passage['url']}\n{passage['text']}" for passage in passages
     )
 
 
-def _passages(address: str, file: str) -> tuple[Passage, ...]:
-    """Cut a text at its blank lines into passages; the first line of each is its title."""
+def _passages(address: str, file: str) -> tuple[DemoPassage, ...]:
+    """Split a text at its blank lines into passages; the first line of each is its title."""
     text = (Path(__file__).parent / file).read_text(encoding="utf-8")
     blocks = [block.split("\n", 1) for block in text.strip().split("\n\n")]
     return tuple(
-        Passage(title=title, url=f"{address}/{number}", text=" ".join(body.split()))
+        DemoPassage(title=title, url=f"{address}/{number}", text=" ".join(body.split()))
         for number, (title, body) in enumerate(blocks, 1)
     )
 
 
 MACHINE_LEARNING = _passages("https://ml.example", "machine_learning.txt")
-"""Found for "Tell me about machine learning"."""
+"""Passages found for "Tell me about machine learning"."""
 
 DEEP_LEARNING = _passages("https://dl.example", "deep_learning.txt")
-"""Found for "What is deep learning?"."""
+"""Passages found for "What is deep learning?"."""
 
 TURNS = (
     (
@@ -65,8 +65,8 @@ TURNS = (
 """Question, passages and answer of each answered turn."""
 
 
-def searched(number: int, question: str, passages: Sequence[Passage]) -> list[BaseMessage]:
-    """Return a question, the call of the search tool and its result; their ids end with a number."""
+def searched(number: int, question: str, passages: Sequence[DemoPassage]) -> list[BaseMessage]:
+    """Return a question, the call of the search tool and its result; their ids end with `number`."""
     ids = {"id": f"result-{number}", "tool_call_id": f"call-{number}"}
     result = ToolMessage(as_text(passages), artifact=list(passages), name=_TOOL, **ids)
     return [HumanMessage(question, id=f"question-{number}"), called(number, question), result]

@@ -54,11 +54,11 @@ class Demo:
 
     Attributes:
         stored: The log, each message with its record.
-        history: What the model gets at the third question.
-        pages: The first result, read back through the tool.
-        later: What the model gets many turns later, when old ones are summarised.
-        expanded: How many messages the summary covers.
-        info: The conversation, as listings show it.
+        history: The view at the third question.
+        pages: The pages of the first result, read again through the tool.
+        later: The view many turns later, with a summary of old turns.
+        expanded: Number of messages that the summary covers.
+        info: The conversation's information from listings.
     """
 
     stored: list[tuple[BaseMessage, ToolRecord]]
@@ -70,7 +70,7 @@ class Demo:
 
 
 async def run_demo(uri: str) -> Demo:
-    """Run the conversation, and read it."""
+    """Make the conversation, and read it."""
     async with open_store(uri, setup=True, summarizer=HeadTailSummarizer(_RULE)) as store:
         return await _talk(
             store.conversation(user_id=f"demo-{secrets.token_hex(4)}", thread_id="demo")
@@ -103,7 +103,7 @@ def demo_as_json(demo: Demo) -> dict[str, Any]:
 
 
 def print_demo(console: Console, demo: Demo, uri: str) -> None:
-    """Print the demo, and if it left its conversation at an address, how to look at it."""
+    """Print the demo, and the commands that show its conversation."""
     _heading(
         console,
         "1. What is stored",
@@ -138,7 +138,7 @@ def print_demo(console: Console, demo: Demo, uri: str) -> None:
 
 
 def _print_commands(console: Console, demo: Demo, uri: str) -> None:
-    """Print the commands that show the conversation, as this process was started."""
+    """Print the commands that show the conversation; they start convstore in the same way as this process."""
     names: dict[str, str] = {"convstore": command_name()}
     if not uri.startswith("mongodb"):
         _heading(
@@ -165,22 +165,22 @@ def _print_commands(console: Console, demo: Demo, uri: str) -> None:
 async def _talk(chat: Conversation) -> Demo:
     """Append two answered questions and a third one, as a backend would: question first."""
     for number, (question, passages, answer) in enumerate(TURNS, 1):
-        asked, *found = searched(number, question, passages)
-        await chat.append(asked)
-        await chat.append([*found, AIMessage(answer, id=f"answer-{number}")])
+        human, *search = searched(number, question, passages)
+        await chat.append(human)
+        await chat.append([*search, AIMessage(answer, id=f"answer-{number}")])
     await chat.append(HumanMessage(THIRD_QUESTION, id=f"question-{len(TURNS) + 1}"))
     history = await chat.load_history()
     log = [message async for message in chat.messages()]
     records = await chat.get_tool_messages([str(message.id) for message in log])
     tool = chat.retrieve_previous_sources_tool(page_tokens=_PAGE_TOKENS)
     pages = [page async for page in pages_of(tool, _FIRST_RESULT)]
-    later, expanded = await _go_on(chat)
+    later, expanded = await _add_turns(chat)
     return Demo(
         list(zip(log, records, strict=True)), history, pages, later, expanded, await chat.info()
     )
 
 
-async def _go_on(chat: Conversation) -> tuple[History, int]:
+async def _add_turns(chat: Conversation) -> tuple[History, int]:
     await chat.append(
         AIMessage("It does much better on what it was trained on than on what it was not [6].")
     )
@@ -251,7 +251,7 @@ def _reads(message: BaseMessage) -> str:
 
 
 def _page_text(demo: Demo) -> Text:
-    """Return a page as the model gets it, with the text of each passage shortened."""
+    """Return the first page that the model gets, with the text of each passage shortened."""
     page = demo.pages[0]
     text = Text()
     for passage in cut_page(page.text)[0]:

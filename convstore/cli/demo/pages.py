@@ -1,7 +1,7 @@
-"""Reads a message back through the tool as a model would, page by page.
+"""Reads a message again through the tool as a model would, page by page.
 
-The demo and ``benchmarks/replay.py`` use it. It relies only on text that a model sees: the header line of each
-passage, ``<label>, characters <a>-<b> of <n>``, and the last line, ``End.`` or ``More: cursor="…"; …``.
+The demo and ``benchmarks/replay.py`` use it. It only relies on text that a model sees: the header line of each passage,
+``<label>, characters <a>-<b> of <n>``, and the last line, ``End.`` or ``More: cursor="…"; …``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CutPassage:
 
 
 async def pages_of(tool: BaseTool, message_id: str) -> AsyncGenerator[ToolMessage, None]:
-    """Yield every page of a message, as an agent gets it; raise a StoreError for an error or a repeated cursor."""
+    """Yield every page of a message in the form that an agent gets; StoreError for an error or a repeated cursor."""
     cursor = ""
     seen = set[str]()
     while cursor not in seen:
