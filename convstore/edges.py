@@ -73,7 +73,7 @@ def check_list(values: Iterable[_Kind], kind: type[_Kind], *, name: str) -> list
 
 
 def as_mapping(values: object, *, name: str) -> Mapping[str, Any]:
-    """Return named values, none for None; raise an InvalidInputError for anything but a mapping."""
+    """Return a mapping unchanged, {} for None; raise an InvalidInputError for anything else."""
     if values is None:
         return {}
     if not isinstance(values, Mapping):

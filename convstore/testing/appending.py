@@ -196,7 +196,7 @@ class AppendContract:
         assert (await chat.info()).message_count == 1
 
     async def test_a_database_without_setup_says_so(self, new_store: NewStore) -> None:
-        """Without `setup`, both `ping` and `append` raise NotSetUpError."""
+        """Both `ping` and `append` raise NotSetUpError before `setup` was called."""
         store = new_store(collection_prefix=f"fresh_{new_id()}_")
         for call in (
             store.ping,

@@ -103,7 +103,7 @@ class ApplicationStateContract:
     async def test_concurrent_updates_without_a_revision_are_all_stored(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """Each is applied to what the one before stored."""
+        """Each is applied to the values that the previous one stored."""
         each = [
             (chat, elsewhere)[number % 2].state.update({f"by{number}": number})
             for number in range(12)

@@ -45,7 +45,7 @@ async def _family(chat: Conversation) -> list[Conversation]:
 
 
 async def _left(database: Any, conversation: str) -> int:
-    """Count what is stored of a conversation and of all below it, but for tombstones."""
+    """Count the stored documents of a conversation and of its descendants, except tombstones."""
     query = {"conversation": {"$regex": f"^{conversation}"}, "sweep_at": {"$exists": False}}
     return sum([await database[name].count_documents(query) for name in _COLLECTIONS])
 

@@ -24,7 +24,7 @@ _RULE = CompactionRule(max_tokens_before_summary=400, max_summary_tokens=50, kee
 
 
 class _Writer:
-    """A summarizer that counts what it was shown; its summaries name every message."""
+    """A summarizer that counts the messages it was shown; its summaries name every message."""
 
     name = "scripted"
 
@@ -158,7 +158,7 @@ class CompactContract:
             await chat.expand_summary(2)
 
     async def test_a_compaction_is_taken_back(self, compacting: Conversation) -> None:
-        """Views show what they showed before; the next one counts on."""
+        """Views show the same messages as before it; the next compaction has the next number."""
         chat = compacting
         await _talk(chat, *range(1, 7))
         before = await _texts(chat)

@@ -40,7 +40,7 @@ class EndContract:
     async def test_a_deleted_conversation_is_removed_and_its_scope_can_be_used_again(
         self, chat: Conversation, database: Any
     ) -> None:
-        """No document of it is left, and new messages count from 1."""
+        """All its documents are removed, and the ordinals of new messages begin with 1."""
         turn = rag_turn("What about seals?")
         await chat.append(turn)
         before = await database["log"].find_one({"messages.id": turn[2].id})
@@ -148,7 +148,7 @@ class EndContract:
     async def test_conversations_are_listed_newest_first_by_pages(
         self, new_store: NewStore, seconds: int
     ) -> None:
-        """Pages list every conversation of a user once and none of another, also those of the same moment."""
+        """Pages list every conversation of a user once, even with equal dates, and never another user's."""
         start = datetime(2026, 1, 1, tzinfo=UTC)
         ticks = count()
         store = new_store(clock=Clock(now=lambda: start + timedelta(seconds=next(ticks) * seconds)))
@@ -169,7 +169,7 @@ class EndContract:
 
     @pytest.mark.parametrize("cursor", ["x", "", "AAAA", "💥", 7])
     async def test_a_bad_cursor_is_refused(self, store: ConversationStore, cursor: Any) -> None:
-        """The error is typed and says what to do."""
+        """The error has its own type and tells the caller how to go on."""
         with pytest.raises(InvalidCursorError, match="without a cursor"):
             await store.list_conversations(everything=True, cursor=cursor)
 

@@ -39,7 +39,7 @@ _Event: TypeAlias = Callable[[], Awaitable[Any]] | None
 
 
 def ahead(seconds: float, *, hurry: float = 1.0) -> Clock:
-    """Return a clock that is ahead of time, or behind it; it waits `hurry` times shorter."""
+    """Return a clock that is fast or slow by some time; its waits are `hurry` times shorter."""
     return Clock(
         now=lambda: datetime.now(UTC) + timedelta(seconds=seconds),
         sleep=lambda wait: asyncio.sleep(wait / hurry),
@@ -126,7 +126,7 @@ class ContractFixtures:
 
     @pytest.fixture
     def next_call(self, monkeypatch: pytest.MonkeyPatch) -> NextCall:
-        """Lets something happen at the next call of a method: what another worker does meanwhile, or a failure."""
+        """Runs a function at the next call of a method, to simulate another worker or a failure."""
 
         def set_up(owner: type, name: str, *, before: _Event = None, after: _Event = None) -> None:
             method = getattr(owner, name)

@@ -112,7 +112,7 @@ class InterruptedWriteContract:
         monkeypatch: pytest.MonkeyPatch,
         call: str,
     ) -> None:
-        """A retry finds what was inserted, and listings count it."""
+        """A retry finds the inserted messages, and listings count them."""
         insert = Log.insert
         is_sent = asyncio.Event()
 

@@ -32,7 +32,7 @@ class IsolationContract:
     async def test_a_scope_has_all_keys_and_no_others(
         self, store: ConversationStore, scope: dict[str, str]
     ) -> None:
-        """The error names what is missing or unknown."""
+        """The error names the missing or unknown keys."""
         with pytest.raises(InvalidScopeError):
             store.conversation(**scope)
 

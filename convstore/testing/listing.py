@@ -62,7 +62,7 @@ class HandMovedTime:
 
 
 def _call_of(stamp: ViewStamp | None, *, ordinal: int) -> LastCall:
-    """What listings say of the call that a stamp describes."""
+    """Return the last call that listings show for a stamp."""
     assert stamp
     budget = stamp.history_policy.max_tokens
     return LastCall(ordinal=ordinal, tokens=stamp.tokens, max_tokens=budget)

@@ -102,7 +102,7 @@ class LoadContract:
     async def test_missing_and_stray_results_are_paired_in_the_view_only(
         self, chat: Conversation
     ) -> None:
-        """The view is valid; the report names what was done; the log is as it was appended."""
+        """The view is valid; the report names the changes; the log stays as it was appended."""
         messages: list[BaseMessage] = [
             HumanMessage("go", id=new_id()),
             AIMessage(
@@ -136,7 +136,7 @@ class LoadContract:
     async def test_every_store_comes_to_the_same_view(
         self, chat: Conversation, new_store: NewStore
     ) -> None:
-        """The view does not depend on what a process has cached."""
+        """The view does not depend on the cache of a process."""
         for number in range(30):
             await chat.append(rag_turn(f"What about fish {number}?"))
             if number % 7 == 0:

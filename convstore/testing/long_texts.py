@@ -39,7 +39,7 @@ def _said() -> list[BaseMessage]:
 
 
 class _Reader:
-    """A summarizer that keeps what it was shown."""
+    """A summarizer that keeps the messages it was shown."""
 
     name = "reader"
     rule = CompactionRule(
@@ -87,7 +87,7 @@ class LongTextContract:
     async def test_a_short_message_of_the_turn_before_is_a_round_trip_less(
         self, chat: Conversation
     ) -> None:
-        """The next turn of a conversation with a long paste costs what it costs without one."""
+        """The next turn of a conversation with a long pasted text costs as much as without it."""
         await chat.append([HumanMessage(_text(5_000)), AIMessage("ok")])
         await chat.load_history()
         await chat.append(HumanMessage("Change the second function."))
@@ -114,7 +114,7 @@ class LongTextContract:
     async def test_a_summarizer_is_shown_all_of_every_message(
         self, chat: Conversation, new_store: NewStore
     ) -> None:
-        """Long texts and results of finished turns too; images by a description that says what they are."""
+        """This includes long texts and results of finished turns; images are shown by a description."""
         reader = _Reader()
         chat = new_store(summarizer=reader).conversation(**chat.scope)  # the store is set up
         said = _said()

@@ -85,7 +85,7 @@ _VALUES = st.recursive(
 
 
 class _Unknown:
-    """A value of a type that nobody taught the store."""
+    """A value of a type that is not registered with the store."""
 
 
 class _Colour(StrEnum):
@@ -113,7 +113,7 @@ class LosslessContract:
     """Promise 1."""
 
     async def test_every_class_of_message_comes_back_equal(self, chat: Conversation) -> None:
-        """Messages of each class with all their fields are what `messages` gives."""
+        """`messages` returns messages of each class equal to the appended ones, with all their fields."""
         thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
         messages: list[BaseMessage] = [
             SystemMessage("Be brief."),

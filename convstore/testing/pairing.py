@@ -11,7 +11,7 @@ from convstore.messages.tool_calls import calls_of
 
 
 def check_pairing(messages: Sequence[BaseMessage]) -> list[str]:
-    """Return all violations of the rule that the results of calls follow them directly; none for a valid list.
+    """Return all violations of the rule that the results of calls follow them directly; [] for a valid list.
 
     >>> check_pairing([ToolMessage("found", tool_call_id="call_1")])
     ["message 0: the result for 'call_1' answers no call of the AI message directly before it"]

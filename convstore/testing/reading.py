@@ -174,7 +174,7 @@ class ReadBackContract:
     async def test_a_text_is_found_without_ids(
         self, chat: Conversation, new_store: NewStore, page_tokens: int
     ) -> None:
-        """Without ids, `find` lists each match in active messages and results once, and none of other conversations."""
+        """If no ids are passed, `find` lists each match in active messages and results of this conversation once."""
         filler = "Nothing of that kind is said in this line.\n"
         for index in range(12):
             found = [(f"{filler * 40}NEEDLE s{index} {filler * 40}", {"title": f"T{index}"})]
@@ -317,7 +317,7 @@ class ReadBackContract:
         ]
 
     async def test_a_source_is_paged_to_its_end(self, chat: Conversation) -> None:
-        """The pages of one source, one after the other, are its text, and none is larger than asked for."""
+        """The joined pages of one source are its text, and no page is larger than requested."""
         text = "".join(f"sentence {number}. " for number in range(2_000))
         await chat.append(
             [ToolMessage("one", id=new_id(), tool_call_id="c", artifact=[(text, {})])]

@@ -209,7 +209,7 @@ class ResendContract:
         assert await _texts(chat) == ["a", "b", "c", "d"]
 
     async def test_an_edited_history_is_refused(self, chat: Conversation) -> None:
-        """The error names the last message that is the same, and what to rewind; then the history is taken."""
+        """The error names the last equal message and the one to rewind; after the rewind the history is accepted."""
         ids = (await chat.append(_talk("a", "b", "c", "d"))).message_ids
         with pytest.raises(HistoryDivergedError, match="rewind") as caught:
             await chat.append_history(_talk("a", "b", "c, please", "d!"))
@@ -246,7 +246,7 @@ class ResendContract:
         assert (await chat.append_history(_talk("a", "b", "c"), trust="all")).written == 0
 
     async def test_repeated_texts_are_compared_by_their_number(self, chat: Conversation) -> None:
-        """The longest beginning counts, so a full history of equal turns is known as what it is."""
+        """The longest common beginning counts, so a full history of equal turns is recognised."""
         for turn in range(1, 5):
             history = _talk(*("next", "Done.") * turn)
             await chat.append_history(history if turn < 2 else history[:-1], trust="all")

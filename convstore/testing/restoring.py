@@ -194,7 +194,7 @@ class RestoreContract(RestoreFixtures):
     async def test_a_hole_is_repaired(
         self, forked: Conversation, backup: _Backup, new_store: NewStore, later: ConversationStore
     ) -> None:
-        """What is left gets a log of its own, without gaps; the report says which ordinals are lost."""
+        """The remaining messages get a log of their own, without gaps; the report names the lost ordinals."""
         user = forked.scope["user_id"]
         report = await later.verify(user_id=user)
         assert _log_findings(report) == [("hole", True, False)]

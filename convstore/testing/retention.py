@@ -38,7 +38,7 @@ def _at(moment: datetime) -> Clock:
 
 
 async def _fill(chat: Conversation) -> ErasureReceipt:
-    """A conversation with all that there can be; gives what a receipt must say of it."""
+    """Make a conversation with documents of every kind; return the expected receipt of its deletion."""
     turn = rag_turn("What about seals?")
     await chat.append(turn[:1])
     await chat.append(turn[1:])
@@ -156,7 +156,7 @@ class RetentionContract:
     async def test_only_scope_values_choose(
         self, chat: Conversation, call: str, scope: dict[str, Any]
     ) -> None:
-        """Anything that could match what belongs to others is refused, and nothing is removed."""
+        """Any value that could match conversations of other users is refused, and nothing is removed."""
         await chat.append(HumanMessage("kept"))
         options = {"older_than": timedelta(days=1)} if call == "prune" else {}
         with pytest.raises(InvalidScopeError):
@@ -214,7 +214,7 @@ class RetentionContract:
     async def test_a_damaged_head_does_not_keep_the_others(
         self, store: ConversationStore, database: Any
     ) -> None:
-        """All that can be erased is; the error names the head that does not say what it is of."""
+        """All other conversations are erased; the error names the damaged head."""
         user = new_id()
         for number in range(3):
             await store.conversation(user_id=user, thread_id=f"t{number}").append(
@@ -372,7 +372,7 @@ class RetentionContract:
     async def test_what_is_written_while_a_policy_ends_it_is_not_lost(
         self, new_store: NewStore, database: Any
     ) -> None:
-        """A writer that has just read the old conversation begins a new one with what it appends."""
+        """A writer that has just read the old conversation begins a new one with its append."""
         now = datetime.now(UTC)
         user = new_id()
         old, store, writer = (

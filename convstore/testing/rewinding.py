@@ -128,7 +128,7 @@ class RewindContract:
         assert await _view(chat) == ["What about seals?", "", "nothing", "So"]
 
     async def test_a_rewind_is_taken_back(self, chat: Conversation) -> None:
-        """Newest first; what was appended since leaves in its turn."""
+        """The newest rewind is undone first; messages appended since are removed in turn."""
         await _talk(chat, 1, 2, 3)
         assert await chat.rewind(before_id="q3") == 2
         await _talk(chat, 4)
@@ -172,7 +172,7 @@ class RewindContract:
         assert await _view(chat) == ["q1", "a1", "q3", "a3"]
 
     async def test_what_was_used_stays_used(self, chat: Conversation) -> None:
-        """A rewind takes back messages, not what the model cost."""
+        """A rewind removes messages, but not the counted tokens of the model."""
         counts = UsageMetadata(input_tokens=10, output_tokens=5, total_tokens=15)
         await chat.append([HumanMessage("q"), AIMessage("a", id="a", usage_metadata=counts)])
         before = await chat.info()

@@ -158,7 +158,7 @@ class SealContract:
     async def test_a_store_that_is_closed_seals_what_is_due(
         self, new_store: NewStore, database: Any
     ) -> None:
-        """A script that ends at once leaves a segment of what it searched, and waits for nothing to rest."""
+        """A script that ends at once seals a segment of the searched conversation; it need not be idle."""
         texts = [HumanMessage(f"number {number} " * 900, id=new_id()) for number in range(10)]
         for is_searched, sealed in ((True, [1]), (False, [])):
             store = new_store()
@@ -170,7 +170,7 @@ class SealContract:
             assert [segment["until"] for segment in await _segments(database, chat)] == sealed
 
     async def test_a_search_owes_a_seal(self, new_store: NewStore, database: Any) -> None:
-        """A log whose writer was killed before it sealed is sealed by who searches it."""
+        """A search seals a log whose writer was killed before it sealed."""
         chat = new_store(search_index=False).conversation(user_id="ada", thread_id=new_id())
         await chat.append(
             [HumanMessage(f"number {number} " * 900, id=new_id()) for number in range(10)]
@@ -190,7 +190,7 @@ class SealContract:
     async def test_two_processes_seal_at_once(
         self, store: ConversationStore, chat: Conversation, new_store: NewStore, database: Any
     ) -> None:
-        """A search has every hit once, whoever was first; what one segment covers is in no other that readers use."""
+        """A search has every hit once, whichever process was first; the segments that readers use do not overlap."""
         others = [new_store() for _ in range(3)]
         for number in range(6):
             await chat.append(rag_turn(f"Number {number}: what about orcas?", words=100))
@@ -258,7 +258,7 @@ class SealContract:
         monkeypatch: pytest.MonkeyPatch,
         ticking: tuple[Clock, list[float]],
     ) -> None:
-        """Each finds its own segments; one that nobody searched with for a day is dropped when another is."""
+        """Each finds its own segments; segments nobody searched for a day are removed when another version seals."""
         clock, seconds = ticking
         store = new_store(clock=clock)
         await chat.append(rag_turn("What about orcas?"))

@@ -221,7 +221,7 @@ class SearchContract:
             assert await other.search("orcas") == []
 
     async def test_copies_by_the_retrieval_tool_are_not_found(self, chat: Conversation) -> None:
-        """The tool's own calls and results repeat what was said."""
+        """The tool's own calls and results only repeat other messages."""
         await chat.append(rag_turn("What about orcas?"))
         call = {"name": "retrieve_previous_sources", "args": {"find": "orcas"}, "id": "c2"}
         await chat.append(

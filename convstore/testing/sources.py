@@ -153,7 +153,7 @@ class SourcesContract:
     async def test_an_extractor_says_where_the_sources_are(
         self, chat: Conversation, store: ConversationStore, elsewhere: Conversation
     ) -> None:
-        """It works for its tool alone, at append; what is stored is read without it."""
+        """It is used only for its tool, at append; stored sources are read without it."""
 
         def lines(message: ToolMessage) -> list[Any]:
             pairs = (line.split(": ", 1) for line in message.text.splitlines())
@@ -233,7 +233,7 @@ class SourcesContract:
         "form", ["texts", "numbered", "indented", "json", "json, and an artifact", "blocks"]
     )
     async def test_a_result_is_not_read_back_twice(self, chat: Conversation, form: str) -> None:
-        """Content and artifact hold the same texts; each is shown once, and what only one of them has as well."""
+        """Content and artifact have the same texts; each is shown once, with the texts that only one of them has."""
         texts = [f"{text}\nA «second» line of {topic}, long enough." for topic, text in _texts(3)]
         items = [
             {"title": f"T{index}", "content": text, "score": 0.5}
@@ -373,7 +373,7 @@ class SourcesContract:
     async def test_a_batch_with_numbers_may_be_repeated_by_another_process(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """Repeating a batch with its own source numbers in another process writes nothing and is no clash."""
+        """Repeating a batch with its own source numbers in another process writes nothing and raises no error."""
         await elsewhere.append(HumanMessage("What about seals?"))
         batch = [_result(_numbered(7, "one"), _numbered(9, "two"))]
         await chat.append(batch)

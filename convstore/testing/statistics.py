@@ -26,7 +26,7 @@ class StatsContract:
     """`stats`, of one user and of all."""
 
     async def test_statistics_are_sums_over_conversations(self, new_store: NewStore) -> None:
-        """Counts and tokens are those of `info`, what stubs save is what views save, and others are not counted."""
+        """Counts and tokens equal those of `info`, stubs save as much as in views, and other users are not counted."""
         store = new_store()
         user = new_id()
         await store.setup()
@@ -117,7 +117,7 @@ class StatsContract:
             await store.stats(tenant="x")
 
     async def test_statistics_of_all_are_those_of_each(self, new_store: NewStore) -> None:
-        """Without a scope, `stats` counts each conversation of its own collections once."""
+        """If no scope is passed, `stats` counts each conversation of the store's collections once."""
         store = new_store(collection_prefix=f"s{new_id()}_")
         users = [new_id() for _ in range(3)]
         await store.setup()

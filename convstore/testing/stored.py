@@ -99,5 +99,5 @@ class Stored:
         return await self.verifier.verify(user_id=self.user, repair=repair)
 
     async def found(self, *, repair: bool = False) -> list[tuple[str, str]]:
-        """Return what a verification finds, as `kinds` does."""
+        """Return the findings of a verification in the form of `kinds`."""
         return kinds(await self.verify(repair=repair))

@@ -90,7 +90,7 @@ class TurnMessageContract:
     async def test_answers_of_many_questions_at_once_are_filed_under_their_own(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """Two processes ask and answer ten questions each, none of which waits for another."""
+        """Two processes ask and answer ten questions each, all concurrently."""
         workers = [chat, elsewhere]
 
         async def ask(worker: Conversation, name: str) -> None:

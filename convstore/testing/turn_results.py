@@ -53,7 +53,7 @@ class TurnResultContract:
         assert page.sources[0].content == "from b"
 
     async def test_invalid_arguments_are_an_open_call(self, chat: Conversation) -> None:
-        """The call says what is wrong, and can be answered with that."""
+        """The call has an error, which can be passed as its result."""
         function = {"name": "search", "arguments": '{"query"'}
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             asked = [{"id": "c", "type": "function", "function": function}]
@@ -231,7 +231,7 @@ class TurnResultContract:
                 await turn.wait_for(first.model_copy(update={"result_id": "other"}))
 
     async def test_a_value_that_json_cannot_express_is_refused(self, chat: Conversation) -> None:
-        """The error names what a content may be, and where passages go; the call stays open."""
+        """The error names the types that a content may have, and the argument for passages; the call stays open."""
         expected = (
             "content must be a text.*: Object of type set is not.*; convert it, or.* sources="
         )

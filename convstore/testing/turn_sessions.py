@@ -74,7 +74,7 @@ class TurnSessionContract:
     async def test_an_answer_that_its_provider_paused_does_not_end_the_turn(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """Its results stay whole, and it waits for what follows the paused answer, which ends it."""
+        """Its results stay whole, and the turn stays open until an answer follows the paused one."""
         _, call, result, answer = rag_turn("Do seals sleep?")
         paused = AIMessage("I look it up.", response_metadata={"stop_reason": "pause_turn"})
         async with await chat.turn("q1", human="Do seals sleep?") as turn:
@@ -221,7 +221,7 @@ class TurnSessionContract:
     async def test_a_reply_after_a_stop_is_refused(
         self, hurried: Conversation, elsewhere: Conversation
     ) -> None:
-        """A call of the model that is not streamed ends later; what a tool did by then is recorded."""
+        """A model call that is not streamed ends later; the result of a tool that ran by then is recorded."""
         asked = AIMessage("", tool_calls=[{"name": "book", "args": {}, "id": "1"}])
         async with await hurried.turn("r1", human="Book a boat") as turn:
             await turn.append(asked)
@@ -508,7 +508,7 @@ class TurnSessionContract:
     async def test_a_rewound_turn_is_left(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """A session whose question was rewound writes nothing, and leaving it is no error, though it was stopped."""
+        """A stopped session whose question was rewound writes nothing, and leaving it raises no error."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await elsewhere.stop("r1")
             await elsewhere.rewind(before_id="r1")
@@ -560,7 +560,7 @@ class TurnSessionContract:
         "reply", ["text", AIMessage("x", id="r1"), HumanMessage("x", id="r1"), None]
     )
     async def test_a_reply_is_checked(self, chat: Conversation, reply: Any) -> None:
-        """A message with the id of the question and anything that is no message are refused, and the turn goes on."""
+        """A message with the id of the question, and a value that is not a message, are refused; the turn goes on."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             with pytest.raises(InvalidMessageError):
                 await turn.append(reply)

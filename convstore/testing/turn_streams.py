@@ -68,7 +68,7 @@ class TurnStreamContract:
     async def test_a_stream_that_breaks_leaves_a_draft(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """The turn is unfinished, the draft is what was yielded, and the same request asks again."""
+        """The turn is unfinished, the draft equals the yielded text, and the same request asks again."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await break_off(turn, "They ", "do")
         found = await turn_of(elsewhere, "r1")
@@ -205,7 +205,7 @@ class TurnStreamContract:
     async def test_a_stopped_stream_ends_in_the_middle(
         self, elsewhere: Conversation, new_store: NewStore, on_stop: Any, texts: list[str]
     ) -> None:
-        """Within two seconds the source is closed while it waits; what was said is the answer, or nothing."""
+        """The waiting source is closed within two seconds; the text so far is the answer, or nothing is appended."""
         # those before it looks, the last ones after the stop
         closed = list[str]()
         waits = list[float]()
@@ -345,7 +345,7 @@ class TurnStreamContract:
         ],
     )
     async def test_a_stream_is_checked(self, chat: Conversation, source: Any) -> None:
-        """A source that is no stream, or that yields unsupported values, raises InvalidInputError."""
+        """A source that is not a stream, or yields unsupported values, raises InvalidInputError."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             with pytest.raises(InvalidInputError):
                 async for _ in turn.stream(_stream(source) if isinstance(source, list) else source):

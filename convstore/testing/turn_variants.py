@@ -98,7 +98,7 @@ class TurnVariantContract:
     async def test_a_killed_worker_leaves_the_old_answer(
         self, chat: Conversation, new_store: NewStore
     ) -> None:
-        """The same wish continues with what it had; another wish begins again."""
+        """The same request continues with its messages; another request begins again."""
         await ask(chat, 1, 2)
         killed = await chat.turn("q1", regenerate="one")
         await killed.append(CALL.model_copy())
@@ -286,7 +286,7 @@ class TurnVariantContract:
         assert await shown(chat) == ["Q1", "B1"]
 
     async def test_undo_takes_a_variant_back(self, chat: Conversation) -> None:
-        """`undo_rewind` restores what stood at the place."""
+        """`undo_rewind` restores the variant that was active before."""
         await ask(chat, 1, 2)
         await _answer(chat, "q1", "click", "B1")
         await chat.undo_rewind()
@@ -332,7 +332,7 @@ class TurnVariantContract:
     async def test_the_view_of_a_variant_is_built_again(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """The stamp of its answer gives exactly what the model had, and that of another reader what it was shown."""
+        """Its answer's stamp gives exactly the model's messages; another reader's stamp gives that reader's view."""
         await ask(chat, 1, 2)
         async with await chat.turn("q2", regenerate="click") as turn:
             await turn.append(CALL.model_copy())

@@ -1,4 +1,4 @@
-"""Tests of what a session writes while others stop, finish or take over its turn, and of the ids of what it writes."""
+"""Tests of writes by a session while others stop, finish or take over its turn, and of the ids of its messages."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TurnWriteContract:
         assert end == "stop" or len(refused) == 3
 
     async def test_a_repetition_in_a_finished_turn_is_no_error(self, chat: Conversation) -> None:
-        """What the log has gets its receipt, and nothing new is written."""
+        """Stored messages get their receipt again, and nothing is written."""
         reply = calls("a", "b")
         async with await chat.turn("r1", human="Look everywhere") as turn:
             await turn.append(reply)
@@ -81,7 +81,7 @@ class TurnWriteContract:
     async def test_a_stop_of_a_killed_worker_stays(
         self, chat: Conversation, new_store: NewStore, is_lapsed: bool
     ) -> None:
-        """It is marked at once if the lease has lapsed, else by whoever takes the lease over."""
+        """The turn is marked at once if the lease has lapsed, else by the worker that takes the lease over."""
         killed = await chat.turn("r1", human="Do seals sleep?")
         await killed.append(calls("search"))
         later = new_store(clock=ahead(31)).conversation(**chat.scope)
@@ -160,7 +160,7 @@ class TurnWriteContract:
     async def test_a_stop_is_no_error_where_the_session_is_left(
         self, hurried: Conversation, elsewhere: Conversation
     ) -> None:
-        """The exit swallows what a stop raises inside, in a task group, too; it raises any other error."""
+        """The exit swallows the error of a stop, also inside a task group; any other error is raised."""
 
         async def reply() -> Any:
             yield "They "

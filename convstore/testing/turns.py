@@ -1,4 +1,4 @@
-"""Tests of reading turns and pages of messages, and of what a question may be."""
+"""Tests of reading turns and pages of messages, and of the forms of a question."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class TurnContract:
         assert (await chat.info()).created_at is None
 
     async def test_calls_without_results_are_stored_as_they_are(self, chat: Conversation) -> None:
-        """The log holds what happened; the view makes it valid."""
+        """The log has the messages as appended; the view makes them a valid list."""
         answer = [_answer()[0], AIMessage("I could not look.")]
         await chat.append([HumanMessage("Do seals sleep?", id="r1"), *answer])
         history = await chat.load_history()
@@ -212,7 +212,7 @@ class TurnContract:
     async def test_a_message_of_an_overtaken_run_names_its_own_question(
         self, chat: Conversation
     ) -> None:
-        """A call that names an earlier question, its result, and what its tool added are of that question's turn."""
+        """A call that names an earlier question belongs to its turn, with its result and the additions of its tool."""
         call = AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c"}], id="call")
         result = ToolMessage("A seal.", tool_call_id="c", id=result_id("call", "c"))
         await chat.append([HumanMessage("Why?", id="q1"), HumanMessage("How?", id="q2")])

@@ -145,7 +145,7 @@ class VerifyContract(VerifyFixtures):
             assert ("damaged", key) in await stored.found()
 
     async def test_a_lost_end_is_reported(self, stored: Stored) -> None:
-        """The head and the index name entries that are missing; after a repair, both have what is stored."""
+        """The head and the index name entries that are missing; after a repair, both agree with the log."""
         [segment] = await stored.all("search")
         head = await stored.head()
         # as by an append 10 seconds after the one before it
@@ -313,7 +313,7 @@ class VerifyContract(VerifyFixtures):
     async def test_a_conversation_that_ends_meanwhile_is_no_finding(
         self, stored: Stored, next_call: NextCall
     ) -> None:
-        """Entries that a deletion removes during the check are no findings."""
+        """Entries that a deletion removes during the check are not reported."""
         next_call(Inspection, "entries", after=stored.chat.delete)
         assert await stored.found() == []
 

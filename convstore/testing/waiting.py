@@ -98,7 +98,7 @@ class WaitingContract:
     async def test_a_new_question_closes_a_variant_that_waits(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """A late decision is refused, as in a turn that waits, so it cannot hide what the user asked since."""
+        """A late decision is refused, as in a turn that waits, so it cannot hide the later question."""
         await ask(chat, 1, 2)
         await _wait(chat, {"regenerate": "click"})
         await ask(elsewhere, 3)
