@@ -53,7 +53,7 @@ _bearer = HTTPBearer(auto_error=False)
 
 
 class ChatRequest(BaseModel):
-    """A question, without its user."""
+    """A question; the user comes from the token."""
 
     session_id: str = Field(min_length=1, max_length=128)
     message: str = Field(min_length=1, max_length=20_000)
@@ -135,9 +135,9 @@ def create_app(uri: str, *, model: BaseChatModel, tokens: Mapping[str, str]) -> 
     """Return the application; it connects at its start.
 
     Args:
-        uri: Of the database, or ``memory://``.
+        uri: Address of the database, or ``memory://``.
         model: Any chat model of LangChain.
-        tokens: By token the user whose it is.
+        tokens: The user of each token.
     """
 
     @asynccontextmanager
@@ -175,7 +175,7 @@ def _add_chat(app: FastAPI) -> None:
     async def chat(
         body: ChatRequest, user: User, request_id: RequestId, assistant: Ready
     ) -> ChatResponse:
-        """Save the question, answer it, and save the answer: each once, however often the request comes."""
+        """Save the question, answer it, and save the answer; a repeated request saves neither again."""
         session = assistant.conversation(user, body.session_id)
         reply = partial(ChatResponse, session_id=body.session_id, interaction_id=request_id)
         asked = await session.append(HumanMessage(body.message, id=request_id))
@@ -245,7 +245,7 @@ def _add_sessions(app: FastAPI) -> None:
 
     @app.delete("/sessions/{session_id}", status_code=204)
     async def delete(session: OwnSession) -> None:
-        """Delete a session permanently; does nothing if there is none."""
+        """Delete a session permanently; a missing session is not an error."""
         await session.delete()
 
 
@@ -272,7 +272,7 @@ def _add_exports(app: FastAPI) -> None:
 async def _stream(
     session: Conversation, line: Callable[[Turn], Awaitable[str]], after: int
 ) -> Response:
-    """Stream lines; the first turn is read before the response starts, because its status is then final."""
+    """Stream lines. The first turn is read before the response starts, so that an error can still set the status."""
     turns = session.turns(after=after)
     first = await anext(turns, None)
     if first is None and not after:

@@ -34,7 +34,7 @@ MOST_ROUNDS = 4
 _log = logging.getLogger(__name__)
 NO_HISTORY, NO_MODEL = "the history of the session cannot be loaded", "the model does not answer"
 _PASSING = {NO_HISTORY, NO_MODEL}
-"""Failures that may be over when the request is repeated, so they are never saved as its answer."""
+"""Temporary failures, which are never saved as an answer: a repeated request asks again."""
 
 _SORRY = "Something went wrong, so there is no answer yet. Please send this again."
 _ERROR = "error_message"
@@ -185,9 +185,9 @@ class Assistant:
     async def save_agent_interaction(self, state: AgentState) -> dict[str, Any]:
         """Save calls, results and answer together, under the id of the interaction.
 
-        After a passing failure nothing is saved, so the same request asks the model again. Where another worker
-        answered the same request first, its answer is the one. Where another question came meanwhile, this one has no
-        place for an answer any more, and the error says so.
+        A temporary failure is not saved, so the same request asks the model again. If another worker answered the
+        same request first, its answer counts. If another question came meanwhile, this one can no longer be answered,
+        and the error says so.
         """
         chat, interaction_id = self._chat(state), state["interaction_id"]
         saved = {"agent_turn": [], "agent_turn_interaction_id": interaction_id}

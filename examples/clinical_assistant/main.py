@@ -2,7 +2,7 @@
 
     python examples/clinical_assistant/main.py [mongodb://localhost:27017/app]
 
-Needs fastapi, httpx and langgraph. The address defaults to CONVSTORE_URI, then to memory. `app.py` tells how to serve
+Needs fastapi, httpx and langgraph. The address defaults to CONVSTORE_URI, then to memory. `app.py` says how to serve
 it. Only the model is scripted, and its handbook is invented; see `model.py` and `knowledge.py`. Failures are shown
 too: a repeated request, a client that disconnects, two concurrent questions, another user's session, a tool that does
 not exist, a model that does not answer.
@@ -41,20 +41,20 @@ class Client:
         )
 
     async def ask(self, session: str, request: str, message: str) -> httpx.Response:
-        """Ask something and print the response."""
+        """Ask a question and print the response."""
         body = {"session_id": session, "message": message}
         response = await self._http.post("/chat", json=body, headers={"X-Request-ID": request})
         print(f"  POST /chat {message!r} -> {response.status_code} {_describe(response)}")
         return response
 
     async def get(self, path: str, **query: Any) -> httpx.Response:
-        """Read something and print the outcome."""
+        """Send a GET request and print the outcome."""
         response = await self._http.get(path, params=query)
         print(f"  GET {response.request.url.raw_path.decode()} -> {response.status_code}")
         return response
 
     async def delete(self, path: str) -> None:
-        """Delete something."""
+        """Send a DELETE request."""
         (await self._http.delete(path)).raise_for_status()
 
 

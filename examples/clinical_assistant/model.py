@@ -27,8 +27,8 @@ class ScriptedModel(BaseChatModel):
     """Chat model that looks things up, answers from the first passage, and obeys some key words.
 
     Attributes:
-        seen: What it was given, call by call.
-        before_reply: Awaited before each reply, with the question: where a demo or a test makes it slow.
+        seen: The messages of each call.
+        before_reply: Awaited with the question before each reply, so that a demo or a test can slow it down.
     """
 
     seen: list[list[BaseMessage]] = Field(default_factory=list)

@@ -1,12 +1,13 @@
-"""A RAG bot as a LangGraph graph on convstore, in which only one node sees history.
+"""A RAG bot as a LangGraph graph on convstore, in which only one node sees the history.
 
     python examples/rag_bot/main.py [mongodb://localhost:27017/app]
 
-Needs the extras `langgraph` and `memory`, and bm25s. The address defaults to CONVSTORE_URI, then to memory. The
-retrieval is real, BM25 over a small handbook; only the chat models are scripted. Router, choice of the tool and final
-answer get no history; the conversational node does, without tools. If a search finds nothing, the web search follows.
-Old turns are summarised after the answer. Below each answer are the cards of its citations; those of the fourth one
-are of earlier turns. The last question is asked after a restart, from the log alone; then a passage is read again.
+It needs the extras `langgraph` and `memory`, and bm25s. The address defaults to CONVSTORE_URI, then to memory. The
+retrieval is real, BM25 over a small handbook; only the chat models are scripted. The conversational node gets the
+history, but no tools; router, choice of the tool and final answer work without the history. After a search without
+results, the web search follows. Old turns are summarised after the answer. Below each answer are the cards of its
+citations; those of the fourth answer are from earlier turns. The last question is asked after a restart, from the log
+alone; then a passage is read again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The graph of the bot: the input of each node's model, and the values in the state.
+"""The graph of the bot: its nodes, the input of each node's model, and the values in the state.
 
 Only the conversational node shows history to its model. The others show only the current message, so that no earlier
 subject affects a search or an answer.
@@ -63,7 +63,7 @@ class Library:
         self._index.index(bm25s.tokenize(texts, show_progress=False), show_progress=False)
 
     def search(self, query: str, *, maximum: int = 3) -> list[Passage]:
-        """Return the best passages for a query, none if they share no word with it."""
+        """Return the best passages for a query; an empty list if they do not share a word with it."""
         words = bm25s.tokenize(query, show_progress=False)
         maximum = min(maximum, len(self._passages))
         [places], [scores] = self._index.retrieve(words, k=maximum, show_progress=False)
@@ -85,7 +85,7 @@ def retrieve_context(query: str) -> Found:
 
 @tool(response_format="content_and_artifact")
 def search_web(query: str) -> Found:
-    """Search the web: here, two pages that are written down."""
+    """Search the web; in this example, two stored pages."""
     return _found(_WEB.search(query))
 
 
@@ -95,7 +95,7 @@ def _found(passages: list[Passage]) -> Found:
 
 
 def _titles(sources: list[Source]) -> str:
-    """Return the content of a result: numbers and titles. Texts are in the artifact, which no model sees."""
+    """Return the content of a result: numbers and titles. The texts are in the artifact, which models do not see."""
     return f"Found {len(sources)} passages: " + ", ".join(
         f"[{source.source_id}] {source.title}" for source in sources
     )
@@ -181,7 +181,7 @@ class RagBot:
         return {"messages": [AIMessage("", tool_calls=[{**call, "type": "tool_call"}])]}
 
     async def final_answer(self, state: RagState) -> dict[str, Any]:
-        """Answer from the question and the retrieved passages alone."""
+        """Answer only from the question and the retrieved passages."""
         context = "\n".join(
             f"[{each.metadata['source_id']}] {each.metadata['title']}: {each.page_content}"
             for each in state["documents"]
@@ -201,7 +201,7 @@ class RagBot:
             "messages": [await self.models.talk.ainvoke([SystemMessage(SYSTEM), *view_of(state)])]
         }
 
-    async def summarization(self, state: RagState, config: RunnableConfig) -> dict[str, Any]:  # noqa: ARG002 - as every node
+    async def summarization(self, state: RagState, config: RunnableConfig) -> dict[str, Any]:  # noqa: ARG002 - every node gets it
         """Summarise old turns once a summary is due; the log keeps every message."""
         await self.store.conversation(**scope_of(self.store, config=config)).compact()
         return {}

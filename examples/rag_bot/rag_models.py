@@ -25,7 +25,7 @@ class Recorder:
 
 
 class ScriptedModel(BaseChatModel):
-    """Replace a real chat model with one of the bot's prompts."""
+    """A scripted chat model for one of the bot's prompts."""
 
     role: str
     reply: Callable[[Sequence[BaseMessage]], AIMessage]
@@ -63,7 +63,7 @@ def choose(messages: Sequence[BaseMessage]) -> AIMessage:
 
 
 def answer(messages: Sequence[BaseMessage]) -> AIMessage:
-    """Take the sentence of the context that shares most words with the question, and cite its passage."""
+    """Return the sentence of the context that shares the most words with the question, and cite its passage."""
     question, _, context = messages[-1].text.partition("\n\nContext:\n")
     wanted = _words(question)
     passages = re.findall(r"^\[(\d+)\] .+?: (.+)$", context, re.MULTILINE)
@@ -77,7 +77,7 @@ def answer(messages: Sequence[BaseMessage]) -> AIMessage:
 
 
 def talk(messages: Sequence[BaseMessage]) -> AIMessage:
-    """List the user's questions, from the messages and from a summary if there is one, and what was cited."""
+    """List the user's questions, from the messages and the summary, and the cited passages."""
     shown = [message.text for message in messages[1:-1] if isinstance(message, HumanMessage)]
     asked = [line for text in shown for line in re.findall(r"[^\n]*\?", text)]
     if "first" in messages[-1].text:
@@ -88,7 +88,7 @@ def talk(messages: Sequence[BaseMessage]) -> AIMessage:
 
 
 def summarize(messages: Sequence[BaseMessage]) -> AIMessage:
-    """Keep the questions, those of the record so far and those that are new, each once."""
+    """Return the questions of the earlier summary and of the new messages, each once."""
     return AIMessage("\n".join(dict.fromkeys(re.findall(r"[A-Z][^\n?>]*\?", messages[-1].text))))
 
 

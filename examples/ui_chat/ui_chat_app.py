@@ -1,4 +1,4 @@
-"""A chat page in plain HTML and JavaScript, on the protocol of the AI SDK: streams, reloads, stops, edits, variants.
+"""A chat page in plain HTML and JavaScript with the AI SDK's protocol: streams, reloads, stops, edits, variants.
 
     CONVSTORE_URI=mongodb://localhost:27017/app uvicorn --app-dir examples/ui_chat ui_chat_app:app
 
@@ -61,7 +61,7 @@ _answers = count(1)
 
 
 def script(messages: list[dict[str, Any]]) -> str | Calls:
-    """Stand for the model."""
+    """Return the reply of a scripted model."""
     said = str(messages[-1]["content"])
     if messages[-1]["role"] == "tool":
         found = re.findall(r"^\[(\d+)\]", said, re.MULTILINE)
@@ -78,7 +78,7 @@ def script(messages: list[dict[str, Any]]) -> str | Calls:
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Open one store for the life of a worker."""
+    """Open one store for the lifetime of a worker."""
     async with await ConversationStore.connect(
         os.environ.get("CONVSTORE_URI", "memory://")
     ) as store:
@@ -91,7 +91,7 @@ app = FastAPI(lifespan=lifespan)
 
 
 def conversation(request: Request, thread_id: str) -> Conversation:
-    """Return the conversation of the user who is logged in; a client names the thread only."""
+    """Return the conversation of the logged-in user; the client chooses only the thread."""
     chat: Conversation = request.app.state.store.conversation(user_id=USER, thread_id=thread_id)
     return chat
 
@@ -102,7 +102,7 @@ Chat = Annotated[Conversation, Depends(conversation)]
 @app.exception_handler(ConflictError)
 @app.exception_handler(InvalidInputError)
 async def refuse(_request: Request, error: Exception) -> JSONResponse:
-    """Answer 409 while another answer is made, and 422 to a request that says nothing."""
+    """Respond with 409 while another answer is being made, and with 422 to an invalid request."""
     return JSONResponse({"detail": str(error)}, 409 if isinstance(error, ConflictError) else 422)
 
 
@@ -110,7 +110,7 @@ async def refuse(_request: Request, error: Exception) -> JSONResponse:
 async def ask(
     request: Request, request_id: Annotated[str | None, Header(alias="X-Request-ID")] = None
 ) -> Response:
-    """Stream the answer to a question, an edit, a wish for another answer, or what follows a decision."""
+    """Stream the answer to a question or an edit, another answer, or the rest of a turn after a decision."""
     asked = read_request(await request.body(), request_id=request_id)
     turn = await asked.turn(conversation(request, asked.thread_id), by=USER)
     return StreamingResponse(
@@ -144,20 +144,20 @@ async def answer(turn: TurnSession, model: Any) -> AsyncGenerator[Any, None]:
 
 @app.get("/api/chat/{thread_id}")
 async def load(chat: Chat, before: int | None = None) -> UIPage:
-    """Return what the page shows after a reload, and the page before that."""
+    """Return the messages that a page shows after a reload, or the page before them."""
     return await ui_messages(chat, before=before, limit=20)
 
 
 @app.get("/api/chat/{thread_id}/stream")
 async def resume(chat: Chat) -> Response:
-    """Follow an answer that is being made, from its beginning; 204 if there is none."""
+    """Stream an answer that is being made, from its beginning; 204 if no turn runs."""
     events = await resume_stream(chat)
     return StreamingResponse(events, headers=dict(HEADERS)) if events else Response(status_code=204)
 
 
 @app.post("/api/chat/{thread_id}/{turn_id}/stop")
 async def stop(chat: Chat, turn_id: str) -> bool:
-    """Stop an answer that any worker makes."""
+    """Stop an answer, whichever worker makes it."""
     return await chat.stop(turn_id)
 
 
@@ -175,7 +175,7 @@ async def activate(chat: Chat, variant: Variant) -> None:
 
 @app.get("/api/chat/{thread_id}/sources/{number}")
 async def source(chat: Chat, number: int, cited_by: str = "") -> SourcePage:
-    """Return the source with a number; or the one that a message cites by it, such as an imported answer."""
+    """Return the source with a number, or the source that a message cites by it, as in an imported answer."""
     if not cited_by:
         return await chat.get_sources([number])
     cited = {each.number: each.source_id for each in await chat.citations(cited_by)}
