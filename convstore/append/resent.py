@@ -205,7 +205,7 @@ def _answer(turn: _Turn) -> bytes:
 
 
 def _in_order(mine: _Turn, theirs: _Turn) -> dict[int, EntryMessage]:
-    """HistoryMatch the messages of a batch's turn with equal messages of the log's turn in the same order; by index."""
+    """Match the messages of a batch's turn with equal messages of the log's turn in the same order; by index."""
     positions = defaultdict[bytes, deque[int]](deque)
     for position, (_, message) in enumerate(theirs):
         positions[message.content_digest].append(position)

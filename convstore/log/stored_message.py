@@ -111,8 +111,8 @@ def stamp_of(conversation: str, message: EntryMessage) -> ViewStamp | None:
 
 
 @dataclass(slots=True)
-class Look:
-    """The form in which a view shows a message, and its size; `tokens` is None if the size has to be counted."""
+class FormDetails:
+    """How a view shows a message, and its size; `tokens` is None if the size has to be counted."""
 
     tokens: int | None
     has_placeholder: bool = False
@@ -120,12 +120,12 @@ class Look:
     is_stub: bool = False
 
 
-Shown = tuple[BaseMessage, Look]
-"""A message as a view shows it."""
+ShownMessage = tuple[BaseMessage, FormDetails]
+"""A message as a view shows it, and the details."""
 
 
 @dataclass(slots=True, kw_only=True)
-class KeptMessage(Look):
+class KeptMessage(FormDetails):
     """A verified message in the form of the last view, cached for the next one.
 
     The cache has encoded fields, because decoding a message is as fast as copying it.
@@ -143,7 +143,7 @@ class KeptMessage(Look):
 
 def shorten(codec: Codec, message: EntryMessage, payloads: Mapping[str, str]) -> BaseMessage:
     """Return a message as views of finished turns show it: as its stub, with placeholders, or unchanged."""
-    return Form(message).decode(codec, payloads)[0]
+    return MessageForm(message).decode(codec, payloads)[0]
 
 
 def payload_runs(messages: Sequence[EntryMessage]) -> list[int]:
@@ -174,7 +174,7 @@ def payload_needed(
     return ref.shown_part() if ref.shown and message.stub is None and not has_edges else None
 
 
-class Form(NamedTuple):
+class MessageForm(NamedTuple):
     """The form in which one message is shown: in full, or as a policy shows messages of finished turns.
 
     `arguments` decides if call arguments above `shorten_over` tokens are shortened, too.
@@ -186,15 +186,17 @@ class Form(NamedTuple):
     shorten_over: int | None = None
     arguments: Arguments = "kept"
 
-    def decode(self, codec: Codec, payloads: Mapping[str, str]) -> Shown:
+    def decode(self, codec: Codec, payloads: Mapping[str, str]) -> ShownMessage:
         """Return the message in this form, given the loaded payloads by message id."""
         if self.whole:
             payload = payloads[self.message.id] if self.message.payload else None
             whole = read_message(codec, self.message, payload)
-            return without_mark(whole), Look(self.message.tokens)
+            return without_mark(whole), FormDetails(self.message.tokens)
         if (stub := self.message.stub) is not None:
             decoded = without_mark(read_message(codec, self.message))
-            return with_stub(leave_out(decoded), stub), Look(self.message.view_tokens, is_stub=True)
+            return with_stub(leave_out(decoded), stub), FormDetails(
+                self.message.view_tokens, is_stub=True
+            )
         return self._as_finished(codec, self._shown_part(payloads.get(self.message.id)))
 
     def _shown_part(self, payload: str | None) -> str | None:
@@ -204,7 +206,7 @@ class Form(NamedTuple):
             return payload
         return payload[: ref.shown] or None
 
-    def _as_finished(self, codec: Codec, payload: str | None) -> Shown:
+    def _as_finished(self, codec: Codec, payload: str | None) -> ShownMessage:
         """Return the message as views show it in finished turns."""
         message = self.message
         decoded = without_mark(read_message(codec, message, payload))
@@ -215,10 +217,10 @@ class Form(NamedTuple):
         final = shown if self.has_media else without_media(shown)
         if texts is not decoded:
             has_more = self._has_unread(payload, is_same=False) or final is not shown
-            return final, Look(None, has_more, is_shortened=True)
+            return final, FormDetails(None, has_more, is_shortened=True)
         has_more = self._has_unread(payload, is_same=True) or final is not shown
         tokens = message.tokens if self.has_media else message.view_tokens
-        return final, Look(tokens, has_more, is_shortened=False)
+        return final, FormDetails(tokens, has_more, is_shortened=False)
 
     def _has_unread(self, payload: str | None, *, is_same: bool) -> bool:
         """Return True if the message has content in a part of the payload that was not read."""

@@ -363,7 +363,7 @@ class Migrator:
         return is_new or await self._applied.update({"_id": _LEASE, **is_past}, lease)
 
     async def _records_of_this_server(self) -> MigrationRecords | None:
-        """Return the records; None if it was moved to a server that refuses ``$$NOW``. Two commands at most."""
+        """Return the records; None if the server refuses ``$$NOW`` and the database did not record that yet."""
         condition = None if self._driver.name == "memory" else ALWAYS_BY_SERVER_TIME
         try:
             return await self.records(condition)

@@ -19,7 +19,7 @@ from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.log.rewind import NO_REWINDS, Rewinds
 from convstore.log.rows import Row
 from convstore.log.state import LeadingSystem, State
-from convstore.log.stored_message import Shown
+from convstore.log.stored_message import ShownMessage
 from convstore.runtime.clock import ID_LIFETIME, Clock, Moment
 from convstore.values.scope import PATH, Scope
 
@@ -65,7 +65,7 @@ class LoadedEnd:
     entries: Sequence[Entry] = ()
     key: tuple[int, str] = (0, "")
     rows: Sequence[Row] = ()
-    notes: dict[tuple[int, ...], Shown] = field(default_factory=dict)
+    notes: dict[tuple[int, ...], ShownMessage] = field(default_factory=dict)
     needed: dict[str, int] = field(default_factory=dict)
     size: int = field(init=False)
 

@@ -31,7 +31,7 @@ from convstore.search.request import SearchRequest
 
 MAX_UNSEALED_ENTRIES = 64
 MAX_UNSEALED_CHARACTERS = 64_000
-"""SearchableText or number of entries after the last segment from which the conversation is due to be sealed."""
+"""A conversation is due to be sealed if so many entries, or so many characters, are not in a segment."""
 
 _ENTRIES_AT_ONCE = 32
 _CHARACTERS_AT_ONCE = 800_000

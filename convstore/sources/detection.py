@@ -201,10 +201,13 @@ def sources_in_json(values: Sequence[Any]) -> tuple[FoundSource, ...]:
     >>> [source.title for source in sources_in_json([[{"title": "A", "text": "a"}], {"title": "B"}])]
     ['A']
     """
-    items = _all(values, retrieved).items
+    items = _read_list(values, retrieved).items
     if items and len(values) > 1:
         return items
-    return _collected(chain.from_iterable(_anything(each, _DEPTH - 1) for each in values)) or items
+    return (
+        _collected(chain.from_iterable(_in_any_format(each, _DEPTH - 1) for each in values))
+        or items
+    )
 
 
 def sources_in_json_are_named(value: Any) -> bool:
@@ -287,28 +290,28 @@ def _collected(mentions: Iterator[Mention]) -> tuple[FoundSource, ...]:
 def _items_in(value: Any) -> FoundSources:
     """Return the sources of a list of items, which is the value itself or under a known path; else empty."""
     if type(value) in (list, tuple):
-        return _all(value, retrieved)
+        return _read_list(value, retrieved)
     if type(value) is not dict:
         return _NOTHING
-    if "ids" in value and (found := _all(_rows(value), retrieved)).items:
+    if "ids" in value and (found := _read_list(_rows(value), retrieved)).items:
         return FoundSources(found.items, is_named=True)
     for key in [key for key in _BY_KEY if key in value]:
         for path, read, is_named in _BY_KEY[key]:
-            if (found := _at(value[key], path, read)).items:
+            if (found := _at_path(value[key], path, read)).items:
                 return _under(value, key, found)._replace(is_named=is_named)
     return _single_document(value)
 
 
-def _at(value: Any, path: Sequence[str], read: _ItemReader) -> FoundSources:
+def _at_path(value: Any, path: Sequence[str], read: _ItemReader) -> FoundSources:
     """Return the sources of the list at the end of a path."""
     if not path:
-        return _all(value, read) if type(value) is list else _NOTHING
+        return _read_list(value, read) if type(value) is list else _NOTHING
     if type(value) is not dict:
         return _NOTHING
     key = (
         path[0] if path[0] != "*" else next((key for key in value if type(value[key]) is list), "")
     )
-    return _under(value, key, _at(value.get(key), path[1:], read))
+    return _under(value, key, _at_path(value.get(key), path[1:], read))
 
 
 def _rows(value: dict[Any, Any]) -> list[dict[str, Any]]:
@@ -329,14 +332,14 @@ def _texts_of(value: Any) -> FoundSources:
     In content most such lists are data: the items of `["AA12", "BB7"]` are not passages.
     """
     if type(value) in (list, tuple):
-        return _all(value, retrieved_text)
+        return _read_list(value, retrieved_text)
     if type(value) is not dict or "ids" in value:
         return _NOTHING
-    found = (_at(value, (key,), retrieved_text) for key in _TEXT_LISTS if key in value)
+    found = (_at_path(value, (key,), retrieved_text) for key in _TEXT_LISTS if key in value)
     return next((sources for sources in found if sources.items), _NOTHING)
 
 
-def _all(values: Sequence[Any], read: _ItemReader) -> FoundSources:
+def _read_list(values: Sequence[Any], read: _ItemReader) -> FoundSources:
     """Return the sources of a list; empty unless at least half of the items are sources and the others like them."""
     if not 0 < len(values) <= MAX_SOURCES:
         return _NOTHING
@@ -421,7 +424,7 @@ def _of_block(block: Any) -> FoundSource | None:
 # Blocks, their citations and their contents
 
 
-def _anything(value: Any, depth: int) -> Iterator[Mention]:
+def _in_any_format(value: Any, depth: int) -> Iterator[Mention]:
     """Yield the sources in a value of any format."""
     found = _items_in(value).items
     return map(Mention, found) if found else _mentions(value, depth)
@@ -446,7 +449,7 @@ def _in_blocks(blocks: Sequence[Any], depth: int) -> Iterator[Mention]:
     first = blocks[: MAX_SOURCES + 1]
     items = tuple[FoundSource, ...]()
     if len(blocks) > 1 and all(block_type(block) in TEXTS for block in first):
-        items = _all([_parsed(block) for block in first], retrieved).items
+        items = _read_list([_parsed(block) for block in first], retrieved).items
     yield from map(Mention, items)
     for block in () if items else blocks:
         yield from _in_block(block, depth)
@@ -460,16 +463,16 @@ def _in_block(block: Any, depth: int) -> Iterator[Mention]:
     elif found := _of_block(block):
         yield Mention(found)
     elif is_text(block) or block_type(block) in TEXTS:
-        yield from _anything(_parsed(block), depth - 1)
+        yield from _in_any_format(_parsed(block), depth - 1)
     elif holder := HOLDERS.get(block_type(block)):
-        yield from _anything(block.get(holder), depth - 1)
+        yield from _in_any_format(block.get(holder), depth - 1)
 
 
 def _in_parts(value: dict[Any, Any], depth: int) -> Iterator[Iterator[Mention]]:
     """Yield the sources of each part of a result; `_CONTENT_KEYS` are searched for blocks only."""
     for key in (*_LISTS, *_STRUCTURED):
         if key in value:
-            yield _anything(value[key], depth - 1)
+            yield _in_any_format(value[key], depth - 1)
     for key in _CONTENT_KEYS:
         if type(value.get(key)) is list:
             yield _mentions(value[key], depth - 1)

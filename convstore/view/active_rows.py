@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage
 from convstore.log.entry import EntryMessage
 from convstore.log.rows import Row, leading_system
 from convstore.log.state import NamedMessage
-from convstore.log.stored_message import Look, Shown
+from convstore.log.stored_message import FormDetails, ShownMessage
 from convstore.log.summary import SummaryRecord
 from convstore.messages.provenance import mark
 from convstore.messages.tokens import TokenCounter, count
@@ -46,7 +46,7 @@ class ActiveRows:
     summary_messages: Sequence[BaseMessage] = ()
     system: tuple[EntryMessage, ...] | None = None
     earlier_results: tuple[NamedMessage, ...] | None = None
-    kept_notes: dict[tuple[int, ...], Shown] = field(default_factory=dict)
+    kept_notes: dict[tuple[int, ...], ShownMessage] = field(default_factory=dict)
     _named: tuple[Sequence[Row], list[int]] = field(default=((), []), repr=False, compare=False)
 
     def results_before(self, index: int, left: Sequence[range] = ()) -> tuple[NamedMessage, ...]:
@@ -88,7 +88,7 @@ class ActiveRows:
             len(self.rows),
         )
 
-    def note(self, index: int, left: Sequence[range], counter: TokenCounter) -> Shown | None:
+    def note(self, index: int, left: Sequence[range], counter: TokenCounter) -> ShownMessage | None:
         """Return the note of a view that begins with a row and leaves out later steps; None if nothing is left out."""
         turns = self.turns_before(index) if self.rows else 0
         if not turns and not left:
@@ -104,7 +104,7 @@ class ActiveRows:
         if key not in self.kept_notes:
             names = [left_out.name for left_out in self.results_before(index, left)]
             message = make_note((turns, len(left)), names, first=first)
-            self.kept_notes[key] = message, Look(count(counter, message))
+            self.kept_notes[key] = message, FormDetails(count(counter, message))
         return self.kept_notes[key]
 
     def _sized(self, decoder: Decoder, *, start: int | None = None) -> SizedLog:
@@ -145,7 +145,9 @@ class ActiveRows:
 
     def view(self, plan: ViewPlan, decoder: Decoder) -> View:
         """Build the view of a plan; see `render.build_view`. Equal arguments give equal views."""
-        notes: list[Shown] = [(message, Look(None)) for message in self.summary_messages]
+        notes: list[ShownMessage] = [
+            (message, FormDetails(None)) for message in self.summary_messages
+        ]
         if note := self.note(plan.begin, plan.left, decoder.counter):
             # a deep copy would take six times as long
             own = {

@@ -17,10 +17,10 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from convstore.log.entry import EntryMessage, PayloadRef
 from convstore.log.rows import Row, is_hidden
 from convstore.log.stored_message import (
-    Form,
+    FormDetails,
     KeptMessage,
-    Look,
-    Shown,
+    MessageForm,
+    ShownMessage,
     payload_needed,
     read_message,
 )
@@ -95,7 +95,7 @@ class Decoder:
         self._options = policy.media, policy.shorten_over, ""
         self._media_options = (*self._options[:2], package or "")
 
-    def shown(self, message: EntryMessage, showing: Showing) -> Shown:
+    def shown(self, message: EntryMessage, showing: Showing) -> ShownMessage:
         """Return a message as a view shows it."""
         kept: KeptMessage | None = message.kept
         options = self._media_options if message.media else self._options
@@ -110,13 +110,13 @@ class Decoder:
             about = _stored_tokens(message, stub, is_whole=is_whole), False, False, stub is not None
             message.kept = KeptMessage(*about, showing=showing, options=options, body=None)
             return plain, message.kept
-        decoded, look = self._with_media(message, *self._decode(message, showing), showing)
+        decoded, details = self._with_media(message, *self._decode(message, showing), showing)
         shown = sendable_message(decoded)
         body = None if message.id in self.payloads else plain_json(fields_of(shown))
         if body is not None:
-            about = look.tokens, look.has_placeholder, look.is_shortened, look.is_stub
+            about = details.tokens, details.has_placeholder, details.is_shortened, details.is_stub
             message.kept = KeptMessage(*about, showing=showing, options=options, body=body)
-        return shown, look
+        return shown, details
 
     def _plain(
         self, message: EntryMessage, showing: Showing, stub: str | None, *, is_whole: bool
@@ -144,21 +144,21 @@ class Decoder:
         return self.policy.shorten_over is None
 
     def _with_media(
-        self, message: EntryMessage, shown: BaseMessage, look: Look, showing: Showing
-    ) -> Shown:
+        self, message: EntryMessage, shown: BaseMessage, details: FormDetails, showing: Showing
+    ) -> ShownMessage:
         """Replace media that the view does not show by placeholders, and count the others by the view's figures."""
-        is_replaced = look.is_stub and not message.keeps_content
+        is_replaced = details.is_stub and not message.keeps_content
         if is_replaced or not message.media:
-            return shown, look
+            return shown, details
         limited = shown
         if showing.media is not None and showing.media < len(message.media):
             # Media in a payload that was not read are placeholders already.
             limited = without_media(shown, everywhere=True, keep=showing.media)
-            look.tokens = None
-            look.has_placeholder = not look.is_stub
-        elif look.tokens is not None and showing.room is None and has_media(shown):
-            look.tokens = max(0, look.tokens + self._more(message))
-        return limited, look
+            details.tokens = None
+            details.has_placeholder = not details.is_stub
+        elif details.tokens is not None and showing.room is None and has_media(shown):
+            details.tokens = max(0, details.tokens + self._more(message))
+        return limited, details
 
     def _more(self, message: EntryMessage) -> int:
         """Return the difference of the media of a message between the view's figures and its stored size, in tokens."""
@@ -186,13 +186,13 @@ class Decoder:
             return counted * found // max(1, figures.all_tokens(message.media, by_model=by_model))
         return min(found, self.size_whole(message))
 
-    def _decode(self, message: EntryMessage, showing: Showing) -> Shown:
+    def _decode(self, message: EntryMessage, showing: Showing) -> ShownMessage:
         if showing.room is not None:
             return self._cut(message, showing)
-        shown, look = self._form(message, whole=showing.whole).decode(self._codec, self.payloads)
-        if message.is_estimate and not look.is_stub:
-            look.tokens = None
-        return shown, look
+        shown, details = self._form(message, whole=showing.whole).decode(self._codec, self.payloads)
+        if message.is_estimate and not details.is_stub:
+            details.tokens = None
+        return shown, details
 
     def size_finished(self, message: EntryMessage) -> int:
         """Return the size of a message in a finished turn; an estimate if parts of it are in an unread payload."""
@@ -207,8 +207,8 @@ class Decoder:
             return tokens + media
         if limit and _payload_in_view(message, self.policy, FINISHED):
             return self._size_short(message, limit, _length(message)) + media
-        shown, look = self.shown(message, FINISHED)
-        if look.tokens is None:
+        shown, details = self.shown(message, FINISHED)
+        if details.tokens is None:
             return count(self.counter, shown)
         return tokens + media
 
@@ -264,10 +264,10 @@ class Decoder:
             message, self.policy, showing
         ):
             return min(tokens, self._most(message, showing))
-        shown, look = self.shown(message, showing)
-        return count(self.counter, shown) if look.tokens is None else look.tokens
+        shown, details = self.shown(message, showing)
+        return count(self.counter, shown) if details.tokens is None else details.tokens
 
-    def _cut(self, message: EntryMessage, showing: Showing) -> Shown:
+    def _cut(self, message: EntryMessage, showing: Showing) -> ShownMessage:
         """Cut the texts of a message until it takes at most the size that `size_cut` allows.
 
         Texts are cut further if the store's counter counts more than a token for four characters. Arguments that stay
@@ -284,15 +284,15 @@ class Decoder:
             found = self._cut_to(form, *way)
         return found
 
-    def _cut_to(self, form: Form, arguments: Arguments, limit: int) -> Shown:
-        shown, look = form._replace(shorten_over=limit, arguments=arguments).decode(
+    def _cut_to(self, form: MessageForm, arguments: Arguments, limit: int) -> ShownMessage:
+        shown, details = form._replace(shorten_over=limit, arguments=arguments).decode(
             self._codec, self.payloads
         )
-        if look.tokens is None or form.message.is_estimate:
-            look.tokens = count(self.counter, shown)
+        if details.tokens is None or form.message.is_estimate:
+            details.tokens = count(self.counter, shown)
         elif form.message.media and form.has_media:
-            look.tokens = max(0, look.tokens + self._more(form.message))
-        return shown, look
+            details.tokens = max(0, details.tokens + self._more(form.message))
+        return shown, details
 
     def _most(self, message: EntryMessage, showing: Showing) -> int:
         """Return the maximum size of a message with `room` tokens for all texts of a question, or for each text of AI.
@@ -315,11 +315,11 @@ class Decoder:
         short = message.tokens * (sum(lengths) - sum(long)) // max(1, sum(lengths) + uncut)
         return least + short + room * max(1, len(long))
 
-    def _form(self, message: EntryMessage, *, whole: bool) -> Form:
+    def _form(self, message: EntryMessage, *, whole: bool) -> MessageForm:
         if whole or message.type == "tool":
-            return Form(message, whole)
+            return MessageForm(message, whole)
         has_media = self.policy.media == "never"
-        return Form(message, has_media=has_media, shorten_over=self.policy.shorten_over)
+        return MessageForm(message, has_media=has_media, shorten_over=self.policy.shorten_over)
 
 
 def payloads_needed(

@@ -21,7 +21,7 @@ from langchain_core.messages import (
 
 from convstore.log.entry import EntryMessage
 from convstore.log.rows import Row, is_hidden
-from convstore.log.stored_message import Shown
+from convstore.log.stored_message import ShownMessage
 from convstore.log.summary import NamedResult, how_to_read
 from convstore.log.turns import answers_among
 from convstore.messages.encoding import digest_of_messages
@@ -110,7 +110,7 @@ def build_view(
     *,
     decoder: Decoder,
     system: Sequence[EntryMessage] = (),
-    notes: Sequence[Shown] = (),
+    notes: Sequence[ShownMessage] = (),
 ) -> View:
     """Decode and pair the rows of a view.
 
@@ -131,9 +131,9 @@ def build_view(
     dropped = list[Dropped]()
     pairing, late_results = _paired(listed, logged, decoder.policy, dropped, has_notes=bool(notes))
     # Sizes counted at append are reused, unless a message is shown in another form.
-    sizes = {id(message): look.tokens for message, look in made}
+    sizes = {id(message): details.tokens for message, details in made}
     messages = _with_unique_ids(pairing.messages, logged, sizes)
-    sizes |= {id(message): look.tokens for message, look in notes}
+    sizes |= {id(message): details.tokens for message, details in notes}
     measured = _measured(messages, sizes, decoder.counter)
     stubbed, placeholders, shortened = _ids_of_changes(made, set(pairing.orphans))
     return View(
@@ -169,18 +169,18 @@ def _visible(
 
 
 def _ids_of_changes(
-    made: Sequence[Shown], orphans: Container[str | None]
+    made: Sequence[ShownMessage], orphans: Container[str | None]
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return the ids of stubs, of messages with placeholders, and of shortened messages."""
     stubbed = list[str]()
     placeholders = list[str]()
     shortened = list[str]()
-    for message, look in made:
-        if look.is_stub and message.id not in orphans:
+    for message, details in made:
+        if details.is_stub and message.id not in orphans:
             stubbed.append(str(message.id))
-        if look.has_placeholder:
+        if details.has_placeholder:
             placeholders.append(str(message.id))
-        if look.is_shortened:
+        if details.is_shortened:
             shortened.append(str(message.id))
     return tuple(stubbed), tuple(placeholders), tuple(shortened)
 
