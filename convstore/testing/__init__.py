@@ -99,4 +99,4 @@ class StoreContract(
     RestoreContract,
     ContractFixtures,
 ):
-    """All promises of the architecture that a store keeps by itself, one test each."""
+    """The promises that a store keeps by itself, with one test for each."""

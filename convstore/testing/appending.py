@@ -37,7 +37,7 @@ class AppendContract:
         assert (second.first, second.last, second.ordinals) == (3, 3, (3,))
 
     async def test_a_repeated_batch_writes_nothing(self, chat: Conversation) -> None:
-        """The same ids again give the old ordinals."""
+        """Appending the same ids again returns the old ordinals."""
         turn = rag_turn("What do whales eat?")
         await chat.append(turn)
         again = await chat.append(turn)
@@ -70,7 +70,7 @@ class AppendContract:
         assert again.written == 0
 
     async def test_a_key_makes_the_ids_of_dicts(self, chat: Conversation) -> None:
-        """A repeated request with the same key writes nothing; another key is another request."""
+        """A repeated request with the same key writes nothing; another key makes another request."""
         request = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
         first = await chat.append(request, key="request-1")
         again = await chat.append(request, key="request-1")
@@ -81,7 +81,7 @@ class AppendContract:
     async def test_two_stores_append_to_one_conversation_without_holes(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """Messages of a batch are adjacent, and nothing is lost or doubled, whichever store writes."""
+        """Messages of a batch are adjacent; nothing is lost or stored twice when two stores write concurrently."""
 
         async def write(handle: Conversation, name: str) -> None:
             for number in range(5):
@@ -140,7 +140,7 @@ class AppendContract:
         assert len(ids) == len(set(ids)) == 16
 
     async def test_a_conflict_of_a_key_names_it(self, chat: Conversation) -> None:
-        """The caller never saw the id that was made from the key; messages with ids of their own are named by these."""
+        """The error names the key, not the id that was derived from it; messages with own ids are named by these."""
         batch = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
         await chat.append(batch, key="request-7")
         with pytest.raises(
@@ -154,7 +154,7 @@ class AppendContract:
         assert (caught.value.key, caught.value.position) == (None, None)
 
     async def test_a_batch_above_one_megabyte_is_refused(self, chat: Conversation) -> None:
-        """Many small messages do not make an entry that the server may refuse."""
+        """Many small messages are refused if their entry would be larger than the server may accept."""
         batch = [HumanMessage("x" * 400) for _ in range(2_500)]
         with pytest.raises(BatchTooLargeError, match="smaller batches"):
             await chat.append(batch)
@@ -171,7 +171,7 @@ class AppendContract:
     async def test_reserved_source_ids_are_nobody_elses(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """Two stores that reserve and append at once share no number, and kept ids are kept."""
+        """Two stores that reserve and append concurrently never share a number, and reserved ids are kept."""
         ranges = await asyncio.gather(
             *(handle.reserve_source_ids(3) for handle in (chat, elsewhere) for _ in range(4))
         )
@@ -184,7 +184,7 @@ class AppendContract:
         assert receipt.source_ids == (min(ranges[0]), 27)
 
     async def test_a_taken_source_id_is_refused(self, chat: Conversation) -> None:
-        """A tool that numbers its sources itself cannot take a number twice."""
+        """A tool that numbers its own sources cannot use a number twice."""
 
         def result() -> ToolMessage:
             items = [{**metadata, "text": text, "source_id": 7} for text, metadata in passages(1)]
@@ -196,7 +196,7 @@ class AppendContract:
         assert (await chat.info()).message_count == 1
 
     async def test_a_database_without_setup_says_so(self, new_store: NewStore) -> None:
-        """Both `ping` and `append` raise NotSetUpError before `setup` was called."""
+        """Before `setup`, both `ping` and `append` raise NotSetUpError."""
         store = new_store(collection_prefix=f"fresh_{new_id()}_")
         for call in (
             store.ping,
@@ -206,7 +206,7 @@ class AppendContract:
                 await call()
 
     async def test_a_closed_store_says_so(self, new_store: NewStore) -> None:
-        """Every call after `close` is refused."""
+        """Every call after `close` raises an error."""
         store = new_store()
         await store.setup()
         await store.ping()
@@ -218,7 +218,7 @@ class AppendContract:
     async def test_a_batch_that_was_there_already_leaves_no_payload_behind(
         self, chat: Conversation, elsewhere: Conversation, database: Any
     ) -> None:
-        """Chunks that went ahead of an entry that was not needed in the end are removed at once."""
+        """Chunks that were written before an entry that turned out to be stored already are removed at once."""
         await elsewhere.append(HumanMessage("What about seals?"))
         turn = rag_turn("What about orcas?", sources=6)
         await chat.append(turn)
@@ -230,7 +230,7 @@ class AppendContract:
         ] == [entry["messages"][2]["payload"]["token"]]
 
     async def test_sources_count_in_the_size_of_an_entry(self, chat: Conversation) -> None:
-        """Titles and addresses of thousands of sources are refused like anything else above 1 MB."""
+        """Titles and addresses of thousands of sources count toward the limit of 1 MB."""
         hits = [
             {"title": "é" * 200, "url": "https://a.b/" + "x" * 480, "content": f"text {n}"}
             for n in range(999)

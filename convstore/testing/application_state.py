@@ -25,7 +25,7 @@ class ApplicationStateContract:
     async def test_a_conversation_without_a_state_is_at_revision_0(
         self, chat: Conversation
     ) -> None:
-        """Reading it creates nothing."""
+        """Reading a missing state returns revision 0 and creates nothing."""
         assert await chat.state.get() == _NOTHING
         assert (await chat.info()).created_at is None
 
@@ -87,7 +87,7 @@ class ApplicationStateContract:
     async def test_of_concurrent_updates_of_one_revision_one_is_stored(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """The others conflict, the first update of a conversation too."""
+        """Of concurrent updates of one revision, only one succeeds, even for the first state of a conversation."""
         for revision in (0, 1):
             each = [
                 conversation.state.update({"by": 1}, revision=revision)
@@ -103,7 +103,7 @@ class ApplicationStateContract:
     async def test_concurrent_updates_without_a_revision_are_all_stored(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """Each is applied to the values that the previous one stored."""
+        """Each update is applied to the values that the update before has stored."""
         each = [
             (chat, elsewhere)[number % 2].state.update({f"by{number}": number})
             for number in range(12)

@@ -45,7 +45,7 @@ async def _family(chat: Conversation) -> list[Conversation]:
 
 
 async def _left(database: Any, conversation: str) -> int:
-    """Count the stored documents of a conversation and of its descendants, except tombstones."""
+    """Count the documents of a conversation and of all its children, without tombstones."""
     query = {"conversation": {"$regex": f"^{conversation}"}, "sweep_at": {"$exists": False}}
     return sum([await database[name].count_documents(query) for name in _COLLECTIONS])
 
@@ -84,7 +84,7 @@ class ChildContract:
     async def test_a_child_is_found_below_its_parent_and_in_no_list(
         self, outer: Conversation
     ) -> None:
-        """The user's list has the parent alone; `children` has those directly below."""
+        """A user's list only has the parent; `children` returns the conversations directly below it."""
         chats = await _family(outer)
         listed = (
             await outer.store.list_conversations(user_id=outer.scope["user_id"])
@@ -105,7 +105,7 @@ class ChildContract:
             assert await outer.store.find_conversation(id_, user_id="eve") is None
 
     async def test_bad_ids_of_children_are_refused(self, outer: Conversation) -> None:
-        """An operator instead of an id, or a path that no child has, never reaches a query."""
+        """An operator instead of an id, or an invalid path, never reaches a query."""
         for id_ in ({"$ne": ""}, "", None, 7, "\ud800", "x" * 513):
             with pytest.raises(InvalidInputError):
                 outer.child(id_)  # type: ignore[arg-type]
@@ -169,7 +169,7 @@ class ChildContract:
     async def test_erasure_takes_children_and_counts_them(
         self, database: Any, outer: Conversation
     ) -> None:
-        """The dry run counts the same."""
+        """An erasure removes and counts children; its dry run has the same counts."""
         await _family(outer)
         root = (await outer.info()).conversation_id
         user = outer.scope["user_id"]
@@ -214,7 +214,7 @@ class ChildContract:
         outer: Conversation,
         next_call: NextCall,
     ) -> None:
-        """Killed between parent and children: no process finds them, and the next call removes them."""
+        """After a kill between parent and children, no process finds the children, and the next call removes them."""
         chats = await _family(outer)
         root = (await outer.info()).conversation_id
         next_call(Tombstones, "children", before=unanswered)
@@ -305,7 +305,7 @@ class ChildContract:
     async def test_sources_of_children_have_numbers_of_the_parent(
         self, new_store: NewStore, outer: Conversation
     ) -> None:
-        """A number means the same everywhere: the parent reads it back, the child reads its own alone."""
+        """A number is unique in the family: the parent reads every source by it, a child reads only its own sources."""
         call = outer.child("m1", "call_1")
         chats = [outer, call, call.child("critic"), outer, call]
         receipts = [
@@ -369,7 +369,7 @@ class ChildContract:
         assert (await outer.store.verify(user_id=outer.scope["user_id"])).findings == ()
 
     async def test_numbers_of_tools_clash_across_a_family(self, outer: Conversation) -> None:
-        """A number that a tool gave in a child is taken in the parent, and the other way round."""
+        """A number that a tool gave in a child is in use in the parent, and the reverse."""
         child = outer.child("a")
         sibling = outer.child("b")
         await child.append(_found(5))
@@ -428,7 +428,7 @@ class ChildContract:
     async def test_a_child_numbers_sources_while_the_parent_is_in_a_turn(
         self, outer: Conversation
     ) -> None:
-        """The worker that holds the parent's turn goes on after it; a turn of a child takes numbers there, too."""
+        """A child can reserve numbers while a worker holds the parent's turn, and the worker continues after them."""
         async with await outer.turn("t1", human="Ask them") as turn:
             await turn.append(AIMessage("", tool_calls=[{"name": "ask", "args": {}, "id": "c1"}]))
             await outer.child("t1", "c1").append(rag_turn("Seals?"))
@@ -453,7 +453,7 @@ class ChildContract:
     async def test_a_child_that_is_asked_twice_at_once_answers_one(
         self, new_store: NewStore, outer: Conversation
     ) -> None:
-        """The other is told: the same request finds the answer afterwards, and another question is asked after it."""
+        """The second caller gets an error. The same request then finds the answer, and another question is accepted."""
         child, other = (new_store().conversation(**outer.child("m1", "c1").scope) for _ in range(2))
         async with await child.turn("c1", human="When?") as turn:
             for turn_id, question in (("c1", "When?"), ("c2", "Why?")):
@@ -485,7 +485,7 @@ class ChildContract:
     async def test_a_number_far_ahead_is_replaced_by_one_of_the_parent(
         self, outer: Conversation
     ) -> None:
-        """A child takes no number that the parent has, whatever its tools count by."""
+        """A child never uses a number of the parent, whatever its tools count by."""
         await outer.append(rag_turn("Seals?"))
         receipt = await outer.child("a").append(_found(10**9, 2), on_source_clash="renumber")
         assert next(iter(receipt.renumbered.values())) == {10**9: 4, 2: 5}
@@ -494,7 +494,7 @@ class ChildContract:
     async def test_what_a_sub_agent_writes_while_its_parent_ends_is_not_lost(
         self, new_store: NewStore, outer: Conversation
     ) -> None:
-        """A policy, or a deletion that the worker slept through, lets it begin a new conversation."""
+        """If `prune` or a missed deletion removes the parent, a sub-agent's append begins a new conversation."""
         seconds = [0.0]
         age = timedelta(minutes=10)
         clock = Clock(

@@ -23,8 +23,8 @@ __all__ = ["CompactContract"]
 _RULE = CompactionRule(max_tokens_before_summary=400, max_summary_tokens=50, keep_last_turns=2)
 
 
-class _Writer:
-    """A summarizer that counts the messages it was shown; its summaries name every message."""
+class _ScriptedSummarizer:
+    """A summarizer that records the ids of its messages; its summaries have the number of messages."""
 
     name = "scripted"
 
@@ -59,22 +59,22 @@ class CompactContract:
     """`compact`, `summaries`, `expand_summary`, `undo_compaction`."""
 
     @pytest.fixture
-    def writer(self) -> _Writer:
+    def writer(self) -> _ScriptedSummarizer:
         """The summarizer of `compacting`."""
-        return _Writer()
+        return _ScriptedSummarizer()
 
     @pytest.fixture
     async def compacting(
-        self, new_store: NewStore, store: ConversationStore, writer: _Writer
+        self, new_store: NewStore, store: ConversationStore, writer: _ScriptedSummarizer
     ) -> Conversation:
         """An empty conversation of a store with a summarizer."""
         assert store.policy == HistoryPolicy()  # it is set up
         return new_store(summarizer=writer).conversation(user_id="ada", thread_id=uuid.uuid4().hex)
 
     async def test_old_turns_become_a_summary(
-        self, compacting: Conversation, writer: _Writer
+        self, compacting: Conversation, writer: _ScriptedSummarizer
     ) -> None:
-        """System messages come first, then the summary, then the last turns; everybody sees the same."""
+        """System messages come first, then the summary, then the last turns; every process loads the same view."""
         chat = compacting
         await chat.append(SystemMessage("Be kind.", id="s"))
         await _talk(chat, 1, 2, 3)
@@ -104,7 +104,7 @@ class CompactContract:
         assert len([message async for message in chat.messages(rewound=True)]) == 13
 
     async def test_a_second_summary_extends_the_first(
-        self, compacting: Conversation, writer: _Writer, new_store: NewStore
+        self, compacting: Conversation, writer: _ScriptedSummarizer, new_store: NewStore
     ) -> None:
         """Each message is shown once, ranges are contiguous, and later processes see the last summary."""
         chat = compacting
@@ -139,7 +139,7 @@ class CompactContract:
         assert (await chat.compact()).status == "not_needed"
 
     async def test_a_summary_leads_back_to_its_messages(self, compacting: Conversation) -> None:
-        """`expand_summary` gives them equal; results are named and can be read."""
+        """`expand_summary` returns equal messages; results are named and can be read."""
         chat = compacting
         turns = [rag_turn(f"What about fish {number}?") for number in range(8)]
         for turn in turns:
@@ -158,7 +158,7 @@ class CompactContract:
             await chat.expand_summary(2)
 
     async def test_a_compaction_is_taken_back(self, compacting: Conversation) -> None:
-        """Views show the same messages as before it; the next compaction has the next number."""
+        """After an undo, views are as before the compaction, and the next compaction has the next version."""
         chat = compacting
         await _talk(chat, *range(1, 7))
         before = await _texts(chat)
@@ -172,9 +172,9 @@ class CompactContract:
         assert [summary.is_current for summary in await chat.summaries()] == [False, True]
 
     async def test_when_the_summarizer_fails_history_loads_as_before(
-        self, compacting: Conversation, writer: _Writer
+        self, compacting: Conversation, writer: _ScriptedSummarizer
     ) -> None:
-        """A failure is a typed result and leaves nothing half written; the next try waits, unless it is forced."""
+        """A failure is a typed result and writes nothing; the next attempt waits, unless it is forced."""
         chat = compacting
         await _talk(chat, *range(1, 7))
         before = await _texts(chat)
@@ -207,7 +207,7 @@ class CompactContract:
         assert (await chat.load_history()).summary is None
 
     async def test_two_workers_never_both_summarise(
-        self, compacting: Conversation, writer: _Writer, new_store: NewStore
+        self, compacting: Conversation, writer: _ScriptedSummarizer, new_store: NewStore
     ) -> None:
         """While one worker summarises, `compact` in every other worker returns the status "busy"."""
         await _talk(compacting, *range(1, 7))
@@ -229,7 +229,7 @@ class CompactContract:
         assert len(writer.shown) == 1
 
     async def test_what_comes_while_a_summary_is_written_is_not_in_it(
-        self, compacting: Conversation, writer: _Writer
+        self, compacting: Conversation, writer: _ScriptedSummarizer
     ) -> None:
         """Messages appended during a compaction follow its summary. A rewind meanwhile leaves the summary unused."""
         chat = compacting
@@ -246,7 +246,7 @@ class CompactContract:
         assert await _texts(chat) == ["question 1", "answer 1"]
 
     async def test_what_is_rewound_is_not_summarised(
-        self, compacting: Conversation, writer: _Writer
+        self, compacting: Conversation, writer: _ScriptedSummarizer
     ) -> None:
         """Rewound messages are not summarised. A rewind into a summary makes the earlier summary current."""
         chat = compacting
@@ -268,9 +268,9 @@ class CompactContract:
         assert not any(summary.is_current for summary in await chat.summaries())
 
     async def test_a_long_turn_in_progress_is_folded_in_its_older_pairs(
-        self, compacting: Conversation, writer: _Writer
+        self, compacting: Conversation, writer: _ScriptedSummarizer
     ) -> None:
-        """Calls stay with their results, the question is kept, the newest pairs are whole."""
+        """Calls stay with their results, the question is kept, and the newest pairs are not summarised."""
         chat = compacting
         await chat.append(HumanMessage("Mend the roof, please.", id="q"))
         for number in range(12):
@@ -289,7 +289,7 @@ class CompactContract:
         assert history.tokens < 400
 
     async def test_a_load_may_summarise_first(
-        self, compacting: Conversation, writer: _Writer
+        self, compacting: Conversation, writer: _ScriptedSummarizer
     ) -> None:
         """A load compacts first only under a policy with ``compact="before_load"``."""
         await _talk(compacting, *range(1, 7))
@@ -304,7 +304,7 @@ class CompactContract:
     async def test_views_with_a_summary_are_stable_and_within_their_budget(
         self, compacting: Conversation, new_store: NewStore
     ) -> None:
-        """Each begins with the one before until the next compaction; warm, cold and another process agree."""
+        """Each view begins with the view before until the next compaction, in every process, warm or cold."""
         chat = compacting
         policy = HistoryPolicy(max_tokens=700)
         last = list[Any]()

@@ -40,7 +40,7 @@ class EndContract:
     async def test_a_deleted_conversation_is_removed_and_its_scope_can_be_used_again(
         self, chat: Conversation, database: Any
     ) -> None:
-        """All its documents are removed, and the ordinals of new messages begin with 1."""
+        """All its documents are removed, and new messages in the scope are counted from 1."""
         turn = rag_turn("What about seals?")
         await chat.append(turn)
         before = await database["log"].find_one({"messages.id": turn[2].id})
@@ -58,7 +58,7 @@ class EndContract:
     async def test_other_stores_learn_of_a_deletion(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """A store that knew the conversation loads the new, empty one."""
+        """A store that has the deleted conversation cached loads the new, empty one."""
         await elsewhere.append(HumanMessage("old"))
         await chat.delete()
         assert (await elsewhere.load_history()).messages == []
@@ -68,7 +68,7 @@ class EndContract:
     async def test_a_remembered_id_is_checked_after_ten_seconds(
         self, chat: Conversation, new_store: NewStore
     ) -> None:
-        """A process that slept through a deletion writes to the new conversation."""
+        """A process whose cache missed a deletion writes to the new conversation."""
         seconds = [0.0]
         sleeper = new_store(clock=Clock(monotonic=lambda: seconds[0])).conversation(**chat.scope)
         await sleeper.append(HumanMessage("old"))
@@ -80,7 +80,7 @@ class EndContract:
     async def test_what_a_writer_in_flight_added_is_swept(
         self, chat: Conversation, new_store: NewStore, database: Any
     ) -> None:
-        """Messages of an append that did not know of the deletion go with it. The second prune only sweeps."""
+        """Messages of an append that did not know of the deletion are removed by it. The second prune only sweeps."""
         writers = [
             new_store(clock=Clock(monotonic=lambda: 0.0)).conversation(**chat.scope)
             for _ in range(2)
@@ -124,7 +124,7 @@ class EndContract:
         assert info.created_at <= info.updated_at
 
     async def test_title_and_metadata_are_kept_apart(self, chat: Conversation) -> None:
-        """Fields that are not given stay as they are; any JSON-like metadata comes back equal."""
+        """Fields that are not given stay unchanged; any JSON-like metadata comes back equal."""
         metadata = {"a.b": {"$set": 1}, "tags": ["x"], "\x00": None}
         await chat.update(title="Whales")
         await chat.update(metadata=metadata)
@@ -148,7 +148,7 @@ class EndContract:
     async def test_conversations_are_listed_newest_first_by_pages(
         self, new_store: NewStore, seconds: int
     ) -> None:
-        """Pages list every conversation of a user once, even with equal dates, and never another user's."""
+        """Pages list each conversation of a user once, even those with equal dates, and no other user's."""
         start = datetime(2026, 1, 1, tzinfo=UTC)
         ticks = count()
         store = new_store(clock=Clock(now=lambda: start + timedelta(seconds=next(ticks) * seconds)))
@@ -195,7 +195,7 @@ class EndContract:
     async def test_a_log_that_is_deleted_while_it_is_read_says_so(
         self, chat: Conversation, elsewhere: Conversation, *, knows_its_length: bool
     ) -> None:
-        """Iterating `messages` raises ConversationDeletedError, in a process that did not know the log, too."""
+        """Iterating `messages` raises ConversationDeletedError, even in a process without a cache of the log."""
         for number in range(120):
             await chat.append(HumanMessage(f"q{number}"))
         reader, other = (chat, elsewhere) if knows_its_length else (elsewhere, chat)
@@ -206,7 +206,7 @@ class EndContract:
             _ = [message async for message in reading]
 
     async def test_annotations_at_once_are_all_stored(self, chat: Conversation) -> None:
-        """Many callers may store the first values of a message at once, although two of them collide on the server."""
+        """Concurrent callers can store the first values of a message, although their writes collide on the server."""
         for number in range(10):
             await chat.append(HumanMessage("Do seals sleep?", id=f"q{number}"))
             await asyncio.gather(

@@ -39,7 +39,7 @@ _Event: TypeAlias = Callable[[], Awaitable[Any]] | None
 
 
 def ahead(seconds: float, *, hurry: float = 1.0) -> Clock:
-    """Return a clock that is fast or slow by some time; its waits are `hurry` times shorter."""
+    """Return a clock that is some seconds ahead, or late if negative; its waits are `hurry` times shorter."""
     return Clock(
         now=lambda: datetime.now(UTC) + timedelta(seconds=seconds),
         sleep=lambda wait: asyncio.sleep(wait / hurry),
@@ -47,7 +47,7 @@ def ahead(seconds: float, *, hurry: float = 1.0) -> Clock:
 
 
 async def unanswered() -> None:
-    """Fail as a server does that cannot be reached."""
+    """Raise the error of a server that cannot be reached."""
     raise StoreUnavailableError("no answer")
 
 
@@ -61,7 +61,7 @@ async def result_id_of(chat: Conversation, call_id: str) -> str:
 
 
 async def turn_of(chat: Conversation, turn_id: str) -> Turn:
-    """Return a turn that there is."""
+    """Return a turn that must exist."""
     turn = await chat.get_turn(turn_id)
     assert turn is not None
     return turn
@@ -87,9 +87,9 @@ class ContractFixtures:
 
     @pytest.fixture
     async def new_store(self, database: Any) -> AsyncIterator[NewStore]:
-        """Makes another store on the same database, as another process would have it.
+        """Makes another store on the same database, like that of another process.
 
-        It is closed after the test: to one whose clock is ahead the sweeps of later tests would be due.
+        It is closed after the test, because a store whose clock is ahead would run the sweeps of later tests.
         """
         made = list[ConversationStore]()
 
@@ -126,7 +126,7 @@ class ContractFixtures:
 
     @pytest.fixture
     def next_call(self, monkeypatch: pytest.MonkeyPatch) -> NextCall:
-        """Runs a function at the next call of a method, to simulate another worker or a failure."""
+        """Runs a function before or after the next call of a method, such as a write of another worker or a failure."""
 
         def set_up(owner: type, name: str, *, before: _Event = None, after: _Event = None) -> None:
             method = getattr(owner, name)

@@ -35,7 +35,7 @@ async def _listed(store: ConversationStore, chat: Conversation) -> int:
 
 
 class InterruptedWriteContract:
-    """Appends and rewinds whose caller does not learn of their end."""
+    """Appends and rewinds whose caller does not learn the outcome."""
 
     @pytest.fixture
     async def answered(self, mine: Conversation) -> Conversation:
@@ -56,7 +56,7 @@ class InterruptedWriteContract:
         landing: str,
         seconds: int,
     ) -> None:
-        """The connection breaks, with a refresh of the head or without; the entry lands at once, later or never."""
+        """After a broken connection, listings are right whether the entry was written at once, later or never."""
         time.seconds += seconds
         insert = Log.insert
         late = list[Any]()
@@ -112,7 +112,7 @@ class InterruptedWriteContract:
         monkeypatch: pytest.MonkeyPatch,
         call: str,
     ) -> None:
-        """A retry finds the inserted messages, and listings count them."""
+        """A retry finds the entry of a cancelled write, and listings count it."""
         insert = Log.insert
         is_sent = asyncio.Event()
 

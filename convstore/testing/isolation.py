@@ -32,7 +32,7 @@ class IsolationContract:
     async def test_a_scope_has_all_keys_and_no_others(
         self, store: ConversationStore, scope: dict[str, str]
     ) -> None:
-        """The error names the missing or unknown keys."""
+        """The error names the missing or unknown key."""
         with pytest.raises(InvalidScopeError):
             store.conversation(**scope)
 
@@ -40,7 +40,7 @@ class IsolationContract:
         "value", ["a\x00b", "$where", "a.b", " ", "ünï", "' or 1=1", '{"$ne": ""}']
     )
     async def test_any_other_text_is_a_scope(self, store: ConversationStore, value: str) -> None:
-        """A user's id is data, whatever it looks like."""
+        """Any other text is a valid scope value, even if it looks like code or an operator."""
         chat = store.conversation(user_id=value, thread_id=new_id())
         await chat.append(HumanMessage("mine"))
         assert (await chat.info()).scope == chat.scope
@@ -81,7 +81,7 @@ class IsolationContract:
         assert f"Valid ids: {own[2].id}. Source numbers here: 1-3." in answer
 
     async def test_the_same_message_ids_live_in_two_scopes(self, store: ConversationStore) -> None:
-        """An id is unique in its conversation, not beyond."""
+        """The same message id can be used in two conversations."""
         handles = [store.conversation(user_id=name, thread_id=new_id()) for name in ("ada", "bob")]
         for handle in handles:
             await handle.append(

@@ -79,7 +79,7 @@ class ItemContract:
         assert not [item async for item in chat.items()]
 
     async def test_a_batch_of_many_items_is_taken(self, chat: Conversation) -> None:
-        """Items too large together are stored in payloads; an error about the size tells the caller how to go on."""
+        """Items that are too large together are stored outside the entry; an error about the size says what to do."""
         await chat.append([_item(f"i{number}", "x" * 9_000) for number in range(200)])
         assert [item.data for item in [item async for item in chat.items()]] == ["x" * 9_000] * 200
         with pytest.raises(BatchTooLargeError, match="smaller batches"):
@@ -149,7 +149,7 @@ class ItemContract:
     async def test_an_item_goes_and_comes_back_with_its_message(
         self, chat: Conversation, store: ConversationStore
     ) -> None:
-        """A rewind to an item removes it and all after it; later appends follow the message before it."""
+        """A rewind to an item removes it and everything after it; later appends follow the message before it."""
         await chat.append(
             [HumanMessage("q", id="q"), _item("1"), _item("2"), AIMessage("a", id="a"), _item("3")]
         )

@@ -37,11 +37,7 @@ _LONG_AGO = _START - timedelta(days=400)
 
 
 class HandMovedTime:
-    """A clock that a test moves.
-
-    Attributes:
-        seconds: Since the test began.
-    """
+    """A clock that a test moves by hand."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -53,7 +49,7 @@ class HandMovedTime:
 
     @property
     def clock(self) -> Clock:
-        """A clock that stores use; it rings no timer."""
+        """A clock for stores whose timers never fire."""
         return Clock(
             now=lambda: backdated() or self.now,
             monotonic=lambda: self.seconds,
@@ -62,7 +58,7 @@ class HandMovedTime:
 
 
 def _call_of(stamp: ViewStamp | None, *, ordinal: int) -> LastCall:
-    """Return the last call that listings show for a stamp."""
+    """Return the call in listings that a stamp describes."""
     assert stamp
     budget = stamp.history_policy.max_tokens
     return LastCall(ordinal=ordinal, tokens=stamp.tokens, max_tokens=budget)
@@ -83,7 +79,7 @@ async def _head(database: Any, user: str, thread: str = "t") -> Any:
 
 
 class ListContract:
-    """`list_conversations`, from the process that appends and from others, dead ones included."""
+    """`list_conversations`, from the process that appends and from others, including killed ones."""
 
     @pytest.fixture
     def time(self) -> HandMovedTime:
@@ -99,7 +95,7 @@ class ListContract:
 
     @pytest.fixture
     def user(self) -> str:
-        """A user whom no other test has."""
+        """A user that other tests do not use."""
         return new_id()
 
     @pytest.fixture
@@ -109,7 +105,7 @@ class ListContract:
 
     @pytest.fixture
     def other(self, new_store: NewStore, time: HandMovedTime) -> ConversationStore:
-        """A store of another process, by the same clock."""
+        """A store of another process, with the same clock."""
         return new_store(clock=time.clock)
 
     async def test_counts_previews_and_usage_are_exact_after_every_append(
@@ -141,7 +137,7 @@ class ListContract:
     async def test_a_reservation_and_a_rewind_are_last_entries_too(
         self, mine: Conversation, other: ConversationStore, user: str
     ) -> None:
-        """Entries without messages begin with the same ordinal as the next one; the last of them counts."""
+        """Entries without messages have the same first ordinal as the next entry; the last of them is used."""
         await mine.append([HumanMessage("q", id="q"), AIMessage("a", id="a")])
         await mine.rewind(before_id="a")
         await mine.reserve_source_ids(3)
@@ -182,7 +178,7 @@ class ListContract:
         user: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """Pages, cursors, `info` and `stats` are the same."""
+        """Without joins, pages, cursors, `info` and `stats` are the same."""
         chats = [appender.conversation(user_id=user, thread_id=f"t{number}") for number in range(5)]
         for chat in chats:
             await chat.append(HumanMessage("q"))
@@ -206,7 +202,7 @@ class ListContract:
     async def test_the_order_is_exact_to_ten_seconds(
         self, appender: ConversationStore, other: ConversationStore, time: HandMovedTime, user: str
     ) -> None:
-        """The first append after ten seconds moves a conversation to the front; nothing else has to happen."""
+        """The first append after ten seconds moves a conversation to the front, without any other call."""
         for thread in ("a", "b"):
             await appender.conversation(user_id=user, thread_id=thread).append(HumanMessage("q"))
             time.seconds += 1
@@ -236,7 +232,7 @@ class ListContract:
         assert (await _head(database, user))["entry"][0] == 7
 
     async def test_a_head_has_no_counts(self, mine: Conversation, database: Any, user: str) -> None:
-        """Scope, id, dates, an entry, title and metadata are all that it holds."""
+        """A head only has the scope, id, dates, an entry, the title and metadata."""
         await mine.append(HumanMessage("q"))
         await mine.update(title="T", metadata={"a": 1})
         names = {
@@ -259,7 +255,7 @@ class ListContract:
         time: HandMovedTime,
         user: str,
     ) -> None:
-        """Whichever refresh comes last, the dates do not go back and the counts are those of the log."""
+        """Whichever refresh is last, dates never decrease, and the counts are those of the log."""
         late = Clock(now=lambda: time.now - timedelta(seconds=30), monotonic=lambda: time.seconds)
         chat, other = (
             store.conversation(user_id=user, thread_id="t")
@@ -284,7 +280,7 @@ class ListContract:
         time: HandMovedTime,
         user: str,
     ) -> None:
-        """The head was refreshed along with its insert; it names an entry of the log."""
+        """After a refused batch, the head that was refreshed with it refers to an entry of the log."""
         chat, other = (
             store.conversation(user_id=user, thread_id="t")
             for store in (appender, new_store(clock=time.clock))
@@ -309,7 +305,7 @@ class ListContract:
         time: HandMovedTime,
         user: str,
     ) -> None:
-        """An entry whose writer was killed before it refreshed the head is listed in its place once it is repeated."""
+        """If a killed writer did not refresh the head, repeating its batch moves the conversation to its position."""
         await mine.append(HumanMessage("q", id="q"))
         before = await _head(database, user)
         time.seconds += 100
@@ -386,7 +382,7 @@ class ListContract:
     async def test_a_page_is_in_the_order_of_its_dates_and_the_next_continues_after_it(
         self, appender: ConversationStore, other: ConversationStore, time: HandMovedTime, user: str
     ) -> None:
-        """Each conversation is listed once, in the order of the last refreshes, and each page as its dates say."""
+        """Each conversation is listed once, by the last refreshes; each page is sorted by the dates that it shows."""
         for number in range(6):
             time.seconds += 1
             await appender.conversation(user_id=user, thread_id=f"t{number}").append(
@@ -409,7 +405,7 @@ class ListContract:
     async def test_an_import_is_listed_by_its_newest_date(
         self, appender: ConversationStore, time: HandMovedTime, user: str
     ) -> None:
-        """The date counts once it has ended; a message of today then moves the conversation to the front at once."""
+        """The date counts when the import has ended; a new message then moves the conversation to the front at once."""
         chats = [appender.conversation(user_id=user, thread_id=name) for name in ("old", "older")]
         for chat, days in zip(chats, (0, 50), strict=True):
             for year in (2, 1, 0):
@@ -455,7 +451,7 @@ class ListContract:
         user: str,
         next_call: NextCall,
     ) -> None:
-        """Between the look at the log and the end of the conversation, by an import that does not change its date."""
+        """An import that does not change the date is not pruned if it refreshes the head during the prune."""
         with as_of(_LONG_AGO):
             await mine.append(HumanMessage("q"))
         time.seconds += 100 * 86_400

@@ -47,7 +47,7 @@ class LoadContract:
     async def test_old_results_are_stubs_and_the_turn_in_progress_is_whole(
         self, chat: Conversation
     ) -> None:
-        """The stub names tool, count and how to get the rest; the model's own turn is not cut."""
+        """A stub has the tool, the count and a hint how to read the rest; the turn in progress is not cut."""
         old = rag_turn("What do seals eat?")
         current = rag_turn("And orcas?")
         await chat.append(old)
@@ -66,7 +66,7 @@ class LoadContract:
         assert history.report.stubbed == (old[2].id,)
 
     async def test_stubs_keep_the_message(self, chat: Conversation) -> None:
-        """Id, call, name and status stay; the artifact is not part of a view."""
+        """A stub keeps id, call, name and status; the artifact is not part of a view."""
         turn = rag_turn("What do seals eat?")
         await chat.append(turn)
         stubbed = (await chat.load_history()).messages[2]
@@ -80,7 +80,7 @@ class LoadContract:
         assert (stubbed.status, stubbed.artifact) == ("success", None)
 
     async def test_large_parts_of_finished_turns_are_placeholders(self, chat: Conversation) -> None:
-        """An image costs the model nothing once its turn is over; the placeholder names the message."""
+        """After its turn, an image is replaced by a placeholder with the message's id."""
         image = {"type": "image", "base64": "QUJD" * 20_000, "mime_type": "image/png"}
         question = HumanMessage([{"type": "text", "text": "What is this?"}, image], id=new_id())
         await chat.append([question])
@@ -102,7 +102,7 @@ class LoadContract:
     async def test_missing_and_stray_results_are_paired_in_the_view_only(
         self, chat: Conversation
     ) -> None:
-        """The view is valid; the report names the changes; the log stays as it was appended."""
+        """The view is valid and the report lists the changes; the log is unchanged."""
         messages: list[BaseMessage] = [
             HumanMessage("go", id=new_id()),
             AIMessage(
@@ -123,7 +123,7 @@ class LoadContract:
         assert same_messages([message async for message in chat.messages()], messages)
 
     async def test_each_view_begins_with_the_view_before(self, chat: Conversation) -> None:
-        """Provider prompt caches depend on it; compared after every turn, warm and cold."""
+        """Provider prompt caches need this; it is compared after every turn, warm and cold."""
         earlier: list[str] = []
         for number in range(6):
             turn = rag_turn(f"What about fish {number}?")
@@ -146,7 +146,7 @@ class LoadContract:
                 assert warm.tokens == cold.tokens
 
     async def test_a_view_keeps_to_its_budget(self, chat: Conversation) -> None:
-        """Whole turns leave at the old end; system messages stay; a note says so and names the newest results."""
+        """The oldest turns leave first; system messages stay; a note reports the turns and names the newest results."""
         await chat.append(SystemMessage("Answer in one line.", id="system"))
         results = []
         history = await chat.load_history(_SMALL)
@@ -171,7 +171,7 @@ class LoadContract:
         assert isinstance(rest[0], HumanMessage)
 
     async def test_the_turn_in_progress_is_never_cut(self, chat: Conversation) -> None:
-        """Larger than the budget it is shown whole, and the report says so."""
+        """A turn in progress that exceeds the budget is shown in full, and the report says so."""
         await chat.append(rag_turn("What about seals?"))
         turn = rag_turn("What about whales?", sources=20)
         await chat.append(turn[:3])
@@ -216,7 +216,7 @@ class LoadContract:
         assert sum(same_messages([result], [appended[result.id]]) for result in results) == whole
 
     async def test_the_conversation_view_is_the_talk_alone(self, chat: Conversation) -> None:
-        """It has no tool messages and no AI messages with calls."""
+        """The view "conversation" has neither tool messages nor AI messages with calls."""
         await chat.append(
             [SystemMessage("Be kind."), *rag_turn("What about seals?"), *rag_turn("And orcas?")]
         )
@@ -238,7 +238,7 @@ class LoadContract:
     async def test_any_log_gives_a_valid_view(
         self, store: ConversationStore, data: st.DataObject
     ) -> None:
-        """Calls and results in any disorder, appended in any batches, loaded in between."""
+        """Views are valid for calls and results in any order, in any batches, with loads in between."""
         chat = store.conversation(user_id="any", thread_id=new_id())
         kinds = st.sampled_from(["human", "ai", "call", "calls", "result", "result"])
         log: list[BaseMessage] = []
@@ -253,7 +253,7 @@ class LoadContract:
     async def test_loads_during_appends_are_views_of_a_prefix(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """A load never sees half a batch."""
+        """A load never returns a part of a batch."""
         histories: list[History] = []
 
         async def read() -> None:
@@ -296,7 +296,7 @@ class LoadContract:
     async def test_an_answer_keeps_the_stamp_of_its_view(
         self, new_store: NewStore, chat: Conversation
     ) -> None:
-        """Listings return it, and its view is exact from another store."""
+        """Listings return the stamp, and another store rebuilds its view exactly."""
         await chat.append([*rag_turn("Orcas?"), HumanMessage("And seals?")])
         history = await chat.load_history()
         await chat.append(AIMessage("Seals too.", id="answer"), stamp=history.stamp)

@@ -27,7 +27,7 @@ def _text(words: int, *, seed: str = "word") -> str:
 
 
 def _said() -> list[BaseMessage]:
-    """A finished turn in which everybody is long."""
+    """Return a finished turn whose messages are all long."""
     call = {"name": "write_file", "args": {"text": _text(4_000, seed="arg")}, "id": "call-1"}
     reasoning = {"type": "reasoning", "reasoning": _text(4_000, seed="thought")}
     return [
@@ -38,8 +38,8 @@ def _said() -> list[BaseMessage]:
     ]
 
 
-class _Reader:
-    """A summarizer that keeps the messages it was shown."""
+class _RecordingSummarizer:
+    """A summarizer that records the messages that it gets."""
 
     name = "reader"
     rule = CompactionRule(
@@ -55,7 +55,7 @@ class _Reader:
 
 
 class LongTextContract:
-    """Long texts of people and models."""
+    """Long texts of users and models."""
 
     async def test_what_was_said_is_whole_in_every_view(
         self, chat: Conversation, elsewhere: Conversation
@@ -76,7 +76,7 @@ class LongTextContract:
     async def test_long_texts_cost_one_round_trip_once(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """Texts that a store appended or showed are cached; another store reads them once, in one gather."""
+        """Texts that a store appended or showed are cached; another store reads them once, all in parallel."""
         for number in range(3):
             await chat.append([HumanMessage(_text(5_000, seed=f"w{number}-")), AIMessage("ok")])
         assert (await chat.load_history(_UNLIMITED)).report.round_trips == 1
@@ -87,7 +87,7 @@ class LongTextContract:
     async def test_a_short_message_of_the_turn_before_is_a_round_trip_less(
         self, chat: Conversation
     ) -> None:
-        """The next turn of a conversation with a long pasted text costs as much as without it."""
+        """After a long paste, the next turn costs as many round trips as without the paste."""
         await chat.append([HumanMessage(_text(5_000)), AIMessage("ok")])
         await chat.load_history()
         await chat.append(HumanMessage("Change the second function."))
@@ -99,7 +99,7 @@ class LongTextContract:
     async def test_a_view_with_a_paste_begins_with_the_view_before(
         self, chat: Conversation, kind: Any
     ) -> None:
-        """Long texts do not change when their turn is finished, so the prompt cache lives on."""
+        """Long texts do not change when their turn is finished, so the prompt cache stays valid."""
         policy = HistoryPolicy(
             view="full" if kind == "default" else "conversation", max_tokens=100_000
         )
@@ -114,8 +114,8 @@ class LongTextContract:
     async def test_a_summarizer_is_shown_all_of_every_message(
         self, chat: Conversation, new_store: NewStore
     ) -> None:
-        """This includes long texts and results of finished turns; images are shown by a description."""
-        reader = _Reader()
+        """A summarizer gets the long texts and results of finished turns in full, and images as descriptions."""
+        reader = _RecordingSummarizer()
         chat = new_store(summarizer=reader).conversation(**chat.scope)  # the store is set up
         said = _said()
         said[3].tool_call_id = "call-1"  # type: ignore[attr-defined]

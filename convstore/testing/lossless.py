@@ -113,7 +113,7 @@ class LosslessContract:
     """Promise 1."""
 
     async def test_every_class_of_message_comes_back_equal(self, chat: Conversation) -> None:
-        """`messages` returns messages of each class equal to the appended ones, with all their fields."""
+        """`messages` returns messages of each class with all their fields."""
         thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
         messages: list[BaseMessage] = [
             SystemMessage("Be brief."),
@@ -229,7 +229,7 @@ class LosslessContract:
         assert (history.report.shortened, history.report.left_out_steps) == ((messages[0].id,), 1)
 
     async def test_chunks_are_made_whole(self, chat: Conversation) -> None:
-        """A streamed message is stored as the message that it became."""
+        """Message chunks are stored as the complete message."""
         chunk = AIMessageChunk(content="Hel") + AIMessageChunk(content="lo")
         await chat.append([chunk])
         [message] = [message async for message in chat.messages()]
@@ -239,7 +239,7 @@ class LosslessContract:
     async def test_an_unknown_type_is_refused_before_anything_is_written(
         self, chat: Conversation
     ) -> None:
-        """The error says where the value is, and the batch leaves no trace."""
+        """The error has the path of the value, and nothing of the batch is stored."""
         batch = [
             HumanMessage("hi"),
             ToolMessage("r", tool_call_id="c", artifact={"rows": [1, _Unknown()]}),
@@ -275,7 +275,7 @@ class LosslessContract:
     async def test_a_registered_type_comes_back_equal(
         self, store: ConversationStore, chat: Conversation
     ) -> None:
-        """`register_artifact_type` teaches the store a type."""
+        """A type that was registered by `register_artifact_type` comes back equal."""
         store.register_artifact_type(
             range, name="range", dump=lambda r: [r.start, r.stop, r.step], load=_load_range
         )

@@ -1,4 +1,4 @@
-"""Check that a list of messages is one that providers accept, without the code that makes it so."""
+"""Check that providers accept a list of messages, independently of the code that builds views."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_pairing(messages: Sequence[BaseMessage]) -> list[str]:
 
 
 def _runs(messages: Sequence[BaseMessage]) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Split a list into runs: the index of each message that is no result, its call ids, the ids answered after it."""
+    """Split a list into runs: the index of a message that is not a result, its call ids, and the answered ids."""
     head = -1
     calls = list[str]()
     results = list[str]()

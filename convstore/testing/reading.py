@@ -39,7 +39,7 @@ class ReadBackContract:
     async def test_records_come_in_the_order_asked_for(
         self, chat: Conversation, store: ConversationStore
     ) -> None:
-        """Any message id works, unknown ids are left out, both forms of the call agree."""
+        """Any message id can be used, unknown ids are left out, and both forms of the call agree."""
         turn = rag_turn("What about seals?")
         await chat.append(turn)
         asked = [str(turn[2].id), "unknown", str(turn[0].id)]
@@ -53,7 +53,7 @@ class ReadBackContract:
     async def test_results_of_two_runs_keep_the_calls_they_were_made_for(
         self, chat: Conversation, first: int, apart: bool
     ) -> None:
-        """Two runs name their calls alike; a result whose id was made for a call has that call's tool and arguments."""
+        """If two runs repeat call ids, a result whose id was derived for a call has its tool and arguments."""
         calls = [
             AIMessage(
                 "",
@@ -81,7 +81,7 @@ class ReadBackContract:
             assert f'{id_}: look_up_{name} {{"q": "{name}"}}' in listed
 
     async def test_a_record_holds_its_sources_with_their_numbers(self, chat: Conversation) -> None:
-        """Numbers go on from the results before."""
+        """The numbers of sources continue after those of earlier results."""
         await chat.append(rag_turn("What about orcas?"))
         turn = rag_turn("What about seals?", sources=2)
         await chat.append(turn)
@@ -112,7 +112,7 @@ class ReadBackContract:
             await chat.get_tool_messages(["x"] * 201)
 
     async def test_every_character_of_every_source_is_reachable(self, chat: Conversation) -> None:
-        """The pages of a result, one after the other, hold its sources whole and then its content."""
+        """The pages of a result have all text of its sources, then its content."""
         turn = rag_turn("What about seals?", sources=4, words=150)
         await chat.append(turn)
         assert isinstance(turn[2], ToolMessage)
@@ -174,7 +174,7 @@ class ReadBackContract:
     async def test_a_text_is_found_without_ids(
         self, chat: Conversation, new_store: NewStore, page_tokens: int
     ) -> None:
-        """If no ids are passed, `find` lists each match in active messages and results of this conversation once."""
+        """Called without ids, `find` lists each match in active messages and results of this conversation once."""
         filler = "Nothing of that kind is said in this line.\n"
         for index in range(12):
             found = [(f"{filler * 40}NEEDLE s{index} {filler * 40}", {"title": f"T{index}"})]
@@ -256,7 +256,7 @@ class ReadBackContract:
             assert str((await _ask(handle, 1_000)).content).splitlines() == lines
 
     async def test_a_passage_names_the_ids_that_read_it(self, chat: Conversation) -> None:
-        """It names message id, ordinal and the number of a source; an id from it reads the whole."""
+        """A passage has the message id, the ordinal and the number of its source; each of these reads all text."""
         turn = rag_turn("What about seals?")
         await chat.append(turn)
         await chat.append([HumanMessage("Which passage had seals2w7?", id=new_id())])
@@ -275,7 +275,7 @@ class ReadBackContract:
         )
 
     async def test_sources_are_read_by_their_numbers(self, chat: Conversation) -> None:
-        """Across results, in the order asked for; the text form of stubs is understood; the rest is named."""
+        """Sources come in the order asked for, also by the text form of stubs; unknown numbers are reported."""
         await chat.append(rag_turn("What about seals?"))
         await chat.append(rag_turn("And orcas?"))
         page = await chat.get_sources("5, 2-3, 99")
@@ -317,7 +317,7 @@ class ReadBackContract:
         ]
 
     async def test_a_source_is_paged_to_its_end(self, chat: Conversation) -> None:
-        """The joined pages of one source are its text, and no page is larger than requested."""
+        """The pages of a source together have its text, and each page is within the requested size."""
         text = "".join(f"sentence {number}. " for number in range(2_000))
         await chat.append(
             [ToolMessage("one", id=new_id(), tool_call_id="c", artifact=[(text, {})])]
@@ -346,7 +346,7 @@ class ReadBackContract:
         assert str(nothing.content).startswith("No match for 'gold'.")
 
     async def test_many_matches_come_by_pages(self, chat: Conversation) -> None:
-        """Every match is on some page, and every page keeps to its size."""
+        """Every match is on a page, and every page is within its size."""
         text = "".join(f"<{number}> key " + "x" * 700 for number in range(60))
         await chat.append([ToolMessage("r", id="r", tool_call_id="c", artifact=[(text, {})])])
         seen = ""
@@ -371,7 +371,7 @@ class ReadBackContract:
     async def test_an_unbound_tool_reads_the_conversation_of_the_run(
         self, store: ConversationStore, chat: Conversation
     ) -> None:
-        """The scope comes from the configuration; a run without one is the application's mistake."""
+        """The scope comes from the configuration; a run without one raises an error for the application."""
         turn = rag_turn("What about seals?")
         await chat.append(turn)
         tool = retrieve_previous_sources_tool(store)
@@ -385,7 +385,7 @@ class ReadBackContract:
             await tool.ainvoke({"source_ids": [1]})
 
     async def test_what_the_tool_read_is_stubbed_without_new_ids(self, chat: Conversation) -> None:
-        """The tool's own results claim no source ids."""
+        """The tool's own results do not get source ids."""
         turn = rag_turn("What about seals?")
         await chat.append(turn)
         again = await _ask(chat, 1_000, tool_message_ids=[turn[2].id])
@@ -441,7 +441,7 @@ class ReadBackContract:
         assert page.splitlines() == whole[: len(page.splitlines())]
 
     async def test_a_text_to_find_is_at_most_a_quarter_of_a_page(self, chat: Conversation) -> None:
-        """A longer one could not be shown with the text around it; a program gets an error."""
+        """A longer text is refused, because it could not be shown with its context."""
         await chat.append(rag_turn("What about seals?"))
         await chat.get_sources([1], find="x" * 200, page_tokens=200)
         with pytest.raises(InvalidInputError, match="a quarter of a page"):

@@ -24,7 +24,7 @@ class RepairContract(VerifyFixtures):
     """Promises of `ConversationStore.verify` with `repair=True`."""
 
     async def test_heads_are_brought_back(self, stored: Stored) -> None:
-        """Fields copied from the log are written again; title and metadata stay; the finding is marked as repaired."""
+        """Fields derived from the log are written again; title and metadata stay; the finding is marked as repaired."""
         before = await stored.chat.info()
         head = await stored.head()
         await stored.set_head({"entry": "x", "written_at": 7, "updated_at": 7, "created_at": None})
@@ -39,7 +39,7 @@ class RepairContract(VerifyFixtures):
         assert await stored.chat.info() == before.model_copy(update=dates)
 
     async def test_a_head_that_is_written_before_its_entry_is_damaged(self, stored: Stored) -> None:
-        """Pruning trusts the date, so it is compared with that of the entry; the present is a safe date."""
+        """A head's date is compared with that of its entry, because `prune` relies on it. A repair sets it to now."""
         head = await stored.head()
         await stored.set_head({"written_at": head["written_at"] - timedelta(days=400)})
         for repair in (False, True):
@@ -59,7 +59,7 @@ class RepairContract(VerifyFixtures):
     async def test_a_title_still_counts_as_use_after_a_repair(
         self, new_store: NewStore, database: Any
     ) -> None:
-        """A head that names a lost entry keeps its date."""
+        """A head that refers to a lost entry keeps its date."""
         days = timedelta(days=1)
         old = new_store(clock=clock_ahead(-100 * days))
         await old.setup()
@@ -105,7 +105,7 @@ class RepairContract(VerifyFixtures):
         assert len(await texts_of(stored.chat)) == 23
 
     async def test_a_replaced_log_stays_as_it_was(self, stored: Stored) -> None:
-        """Chunks that only a missing entry leads to stay in it; its state alone is removed."""
+        """The replaced log keeps its chunks, even those of missing entries; only its state is removed."""
         await stored.drop(3)
         before = await stored.all()
         report = await stored.verify(repair=True)
@@ -127,7 +127,7 @@ class RepairContract(VerifyFixtures):
     async def test_chunks_are_not_removed_while_an_entry_is_damaged(
         self, alone: Conversation, later: ConversationStore, database: Any, change: dict[str, Any]
     ) -> None:
-        """Repairs keep its chunks, so that the log is whole again once the entry is restored from a backup."""
+        """A repair keeps the chunks of a damaged entry, so that a backup of the entry completes the log."""
         await alone.append(rag_turn("What about seals?", sources=9))
         await alone.store.close()
         stored = await Stored.of(alone, database, later)
@@ -140,7 +140,7 @@ class RepairContract(VerifyFixtures):
         assert (kinds(report), report.payload_chunks) == ([], 1)
 
     async def test_annotations_of_given_up_messages_are_removed(self, stored: Stored) -> None:
-        """The repair that gives up the end of a log removes its annotations; no new message gets them."""
+        """The repair that gives up the end of a log removes its annotations, so that new messages do not get them."""
         chat = stored.chat
         receipt = await chat.append(HumanMessage("A question that is lost", id=new_id()))
         await chat.annotate(receipt.message_ids[0], rating=1)
@@ -157,7 +157,7 @@ class RepairContract(VerifyFixtures):
         assert await chat.annotations(again.message_ids) == {}
 
     async def test_annotations_are_kept_while_an_entry_is_damaged(self, stored: Stored) -> None:
-        """Messages of an unreadable last entry are not given up."""
+        """Annotations of an unreadable last entry are kept."""
         receipt = await stored.chat.append(HumanMessage("A question", id=new_id()))
         await stored.chat.annotate(receipt.message_ids[0], rating=1)
         await stored.change(15, {"$set": {"totals": 7}})
@@ -168,7 +168,7 @@ class RepairContract(VerifyFixtures):
     async def test_chunks_are_not_removed_when_the_end_of_the_log_is_lost(
         self, new_store: NewStore, later: ConversationStore, database: Any
     ) -> None:
-        """The head names an entry that is missing; chunks that seem orphaned may belong to it."""
+        """If the head refers to a missing entry, chunks that seem orphaned are kept, because they may belong to it."""
         seconds = [0.0]
         store = new_store(clock=Clock(monotonic=lambda: seconds[0]))
         await store.setup()

@@ -1,4 +1,4 @@
-"""Tests of restoring a backup beneath running stores: later appends leave no undetected hole in the log."""
+"""Tests of restoring a backup while stores are running: later appends leave no undetected hole in the log."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def _asked(chat: Conversation) -> list[str]:
 
 
 async def saved(database: Any, chat: Conversation) -> _Backup:
-    """Copy all that is stored of a conversation."""
+    """Return a copy of all documents of a conversation."""
     stored = await Stored.of(chat, database)
     return {name: await stored.all(name) for name in ("heads", "log", "summaries")}
 
@@ -81,7 +81,7 @@ class RestoreFixtures:
     async def running(
         self, new_store: NewStore, seconds: list[float]
     ) -> AsyncIterator[Conversation]:
-        """A conversation of a store that goes on running while a backup is restored."""
+        """A conversation of a store that keeps running while a backup is restored."""
         store = new_store(clock=Clock(monotonic=lambda: seconds[0]))
         await store.setup()
         yield store.conversation(user_id=new_id(), thread_id="t")
@@ -138,7 +138,7 @@ class RestoreContract(RestoreFixtures):
     async def test_an_idle_store_appends_to_what_was_restored(
         self, restored: Conversation, seconds: list[float], idle: int
     ) -> None:
-        """A tail of 10 seconds is compared with the log before it is used."""
+        """A cached tail older than 10 seconds is compared with the log before it is used."""
         seconds[0] += idle
         receipt = await restored.append(
             [HumanMessage("q", id=new_id()), AIMessage("a", id=new_id())]
@@ -174,7 +174,7 @@ class RestoreContract(RestoreFixtures):
     async def test_a_young_store_loads_what_others_went_on_with(
         self, restored: Conversation, new_store: NewStore
     ) -> None:
-        """A load reads the last entry anyway, so it sees at once that the log is another one."""
+        """A load always reads the last entry, so it notices at once that the log was replaced."""
         await talk(new_store().conversation(**restored.scope), range(20, 25))
         expected = [f"q{number}" for number in (*range(5), *range(20, 25))]
         assert await texts(restored) == expected
@@ -194,7 +194,7 @@ class RestoreContract(RestoreFixtures):
     async def test_a_hole_is_repaired(
         self, forked: Conversation, backup: _Backup, new_store: NewStore, later: ConversationStore
     ) -> None:
-        """The remaining messages get a log of their own, without gaps; the report names the lost ordinals."""
+        """The remaining messages get a new log without gaps; the report has the lost ordinals."""
         user = forked.scope["user_id"]
         report = await later.verify(user_id=user)
         assert _log_findings(report) == [("hole", True, False)]
@@ -262,7 +262,7 @@ class RestoreContract(RestoreFixtures):
     async def test_a_repaired_log_goes_on_like_any(
         self, forked: Conversation, new_store: NewStore, later: ConversationStore
     ) -> None:
-        """A turn that began before is answered, rewound and brought back; all that is counted stays right."""
+        """An open turn of the repaired log can be answered, rewound and restored, and all counts stay right."""
         user = forked.scope["user_id"]
         await later.verify(user_id=user, repair=True)
         chat = new_store().conversation(**forked.scope)
@@ -290,7 +290,7 @@ class RestoreContract(RestoreFixtures):
     async def test_a_log_is_repaired_twice(
         self, forked: Conversation, database: Any, later: ConversationStore, seconds: list[float]
     ) -> None:
-        """The copy can lose entries, too; its own copy keeps the first id of the conversation."""
+        """If the repaired copy loses entries, its own copy keeps the first id of the conversation."""
         user = forked.scope["user_id"]
         await later.verify(user_id=user, repair=True)
         seconds[0] += 11
@@ -305,7 +305,7 @@ class RestoreContract(RestoreFixtures):
     async def test_a_hole_is_not_repaired_while_an_entry_can_not_be_read(
         self, forked: Conversation, database: Any, later: ConversationStore
     ) -> None:
-        """A backup may bring that entry back; nothing is written."""
+        """A repair writes nothing while an unreadable entry may come back from a backup."""
         stored = await Stored.of(forked, database, later)
         await stored.change(3, {"$set": {"first": "x"}})
         before = await stored.all()

@@ -38,7 +38,7 @@ def _at(moment: datetime) -> Clock:
 
 
 async def _fill(chat: Conversation) -> ErasureReceipt:
-    """Make a conversation with documents of every kind; return the expected receipt of its deletion."""
+    """Fill a conversation with documents of every kind; return the counts of a receipt."""
     turn = rag_turn("What about seals?")
     await chat.append(turn[:1])
     await chat.append(turn[1:])
@@ -77,7 +77,7 @@ class RetentionContract:
     async def test_a_deletion_counts_what_it_removed(
         self, summing: ConversationStore, database: Any
     ) -> None:
-        """Documents of each kind, counted as they went; a second call finds nothing."""
+        """The receipt has the removed documents of each kind; a second call finds nothing."""
         chat = summing.conversation(user_id=new_id(), thread_id="t")
         expected = await _fill(chat)
         conversation = (await chat.info()).conversation_id
@@ -88,7 +88,7 @@ class RetentionContract:
     async def test_an_erasure_removes_all_of_a_user_and_nothing_else(
         self, summing: ConversationStore, database: Any
     ) -> None:
-        """Every conversation with the value goes, with summaries and annotations; those of others stay whole."""
+        """All conversations with the scope value are removed with all their documents; all others stay complete."""
         user = new_id()
         eve = new_id()
         chats = [summing.conversation(user_id=user, thread_id=f"t{number}") for number in range(3)]
@@ -108,7 +108,7 @@ class RetentionContract:
         assert await summing.erase(user_id=eve, thread_id="t0") == kept
 
     async def test_an_erased_scope_can_be_used_again(self, store: ConversationStore) -> None:
-        """The store that erased it forgets it at once."""
+        """The store that erased a scope forgets it at once."""
         chat = store.conversation(user_id=new_id(), thread_id="t")
         await chat.append(HumanMessage("old"))
         await store.erase(user_id=chat.scope["user_id"])
@@ -121,14 +121,14 @@ class RetentionContract:
     async def test_erasing_everything_is_said_in_so_many_words(
         self, chat: Conversation, arguments: dict[str, Any]
     ) -> None:
-        """A call without scope values, an empty filter say, is refused and erases nothing."""
+        """A call without scope values, such as an empty filter, is refused and erases nothing."""
         await chat.append(HumanMessage("kept"))
         with pytest.raises(InvalidInputError, match="everything=True"):
             await chat.store.erase(**arguments)
         assert await texts_of(chat) == ["kept"]
 
     async def test_everything_is_everything(self, database: Any) -> None:
-        """All conversations of these collections, those with other scope keys too; other prefixes are not touched."""
+        """All conversations of these collections are removed, whatever their scope keys; other prefixes stay."""
         prefix = f"x{new_id()}_"
         stores = [
             ConversationStore(database, collection_prefix=prefix, scope_keys=keys)
@@ -156,7 +156,7 @@ class RetentionContract:
     async def test_only_scope_values_choose(
         self, chat: Conversation, call: str, scope: dict[str, Any]
     ) -> None:
-        """Any value that could match conversations of other users is refused, and nothing is removed."""
+        """A value that could match other users' data is refused, and nothing is removed."""
         await chat.append(HumanMessage("kept"))
         options = {"older_than": timedelta(days=1)} if call == "prune" else {}
         with pytest.raises(InvalidScopeError):
@@ -200,7 +200,7 @@ class RetentionContract:
     async def test_a_tombstone_says_nothing_of_a_person(
         self, store: ConversationStore, database: Any
     ) -> None:
-        """The tombstone holds no scope value, and is removed with the second sweep."""
+        """The tombstone has no scope value, and is removed with the second sweep."""
         user = new_id()
         await store.conversation(user_id=user, thread_id="t").append(HumanMessage("hi"))
         await store.erase(user_id=user)
@@ -214,7 +214,7 @@ class RetentionContract:
     async def test_a_damaged_head_does_not_keep_the_others(
         self, store: ConversationStore, database: Any
     ) -> None:
-        """All other conversations are erased; the error names the damaged head."""
+        """All readable conversations are erased; the error names the head without a readable scope."""
         user = new_id()
         for number in range(3):
             await store.conversation(user_id=user, thread_id=f"t{number}").append(
@@ -237,7 +237,7 @@ class RetentionContract:
     async def test_a_conversation_without_a_head_can_be_erased(
         self, summing: ConversationStore, database: Any, by: str
     ) -> None:
-        """By its id, with all that are lost, or with everything: no document stays, and a sound one only if chosen."""
+        """It is erased by its id, with `lost` or with `everything`; other conversations only if they are selected."""
         await summing.erase(lost=True)
         lost, sound = (summing.conversation(user_id=new_id(), thread_id="t") for _ in range(2))
         expected = await _fill(lost)
@@ -303,7 +303,7 @@ class RetentionContract:
         assert ((await first.info()).message_count, (await second.info()).message_count) == (0, 1)
 
     async def test_a_policy_removes_what_is_old(self, new_store: NewStore) -> None:
-        """Whole conversations, by their last entry; the rest of the user's, and those of others, stay."""
+        """Old conversations are removed completely, by the date of their last entry; all others stay."""
         now = datetime.now(UTC)
         user = new_id()
         eve = new_id()
@@ -329,7 +329,7 @@ class RetentionContract:
     async def test_the_last_entry_counts_not_the_head(
         self, new_store: NewStore, database: Any
     ) -> None:
-        """A stale head, left by a process that died, does not end a conversation with newer messages."""
+        """A stale head, left by a killed process, does not lead to the removal of newer messages."""
         now = datetime.now(UTC)
         user = new_id()
         store = new_store(clock=_at(now))
@@ -353,7 +353,7 @@ class RetentionContract:
         assert await store.prune(older_than=timedelta(days=90), user_id=user) == _NOTHING
 
     async def test_an_annotation_does_not_count_as_use(self, new_store: NewStore) -> None:
-        """A rating of an old answer does not keep its conversation; a change of its state does."""
+        """A rating of an old answer does not keep its conversation; a change of the state does."""
         now = datetime.now(UTC)
         user = new_id()
         old = new_store(clock=_at(now - timedelta(days=91)))
@@ -372,7 +372,7 @@ class RetentionContract:
     async def test_what_is_written_while_a_policy_ends_it_is_not_lost(
         self, new_store: NewStore, database: Any
     ) -> None:
-        """A writer that has just read the old conversation begins a new one with its append."""
+        """A writer that has just read a pruned conversation begins a new one with its append."""
         now = datetime.now(UTC)
         user = new_id()
         old, store, writer = (
@@ -394,7 +394,7 @@ class RetentionContract:
     async def test_a_head_that_was_touched_meanwhile_stays(
         self, new_store: NewStore, next_call: NextCall
     ) -> None:
-        """An append between the look at the last entry and the end of the conversation saves it."""
+        """An append between the check and the removal keeps the conversation."""
         now = datetime.now(UTC)
         user = new_id()
         old, store, writer = (
@@ -433,12 +433,12 @@ class RetentionContract:
     async def test_a_policy_that_could_hit_what_is_in_use_is_refused(
         self, store: ConversationStore, age: Any
     ) -> None:
-        """Shorter than any append lasts, negative, or no length of time."""
+        """An age is refused if it is shorter than the longest append, negative, or not a duration."""
         with pytest.raises(InvalidInputError, match="older_than"):
             await store.prune(older_than=age)
 
     async def test_a_policy_may_be_of_five_minutes(self, new_store: NewStore) -> None:
-        """A policy of five minutes is taken; a shorter one is refused."""
+        """An age of five minutes is accepted; a shorter one is refused."""
         store = new_store()
         await store.setup()
         assert await store.prune(older_than=timedelta(minutes=5), user_id=new_id()) == _NOTHING

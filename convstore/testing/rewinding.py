@@ -43,7 +43,7 @@ class RewindContract:
     async def test_what_is_rewound_leaves_views_and_listings_and_stays_in_the_log(
         self, chat: Conversation
     ) -> None:
-        """An answer is asked for again; the first one is still there by its id."""
+        """After a rewind another answer can be made; the first one can still be read by its id."""
         await _talk(chat, 1, 2)
         assert await chat.rewind(before_id="a2") == 1
         assert await _view(chat) == await _listed(chat) == ["q1", "a1", "q2"]
@@ -91,7 +91,7 @@ class RewindContract:
         assert [message.is_rewound for message in await chat.list_messages()] == [False] * 3
 
     async def test_turns_are_listed_with_what_was_rewound(self, chat: Conversation) -> None:
-        """On request rewound turns are read as well, and rewound messages of others, in both directions."""
+        """On request, rewound turns and rewound messages of other turns are listed, in both directions."""
         await _talk(chat, 1, 2)
         await chat.rewind(before_id="q2")
         await _talk(chat, 3, 4)
@@ -115,7 +115,7 @@ class RewindContract:
             await anext(chat.turns(rewound=None))  # type: ignore[arg-type]
 
     async def test_a_rewind_in_the_middle_of_a_batch(self, chat: Conversation) -> None:
-        """The part of the batch before the message stays; open calls are those of that part."""
+        """The part of the batch before the message stays, with its open calls."""
         turn = rag_turn("What about seals?")
         await chat.append(turn)
         await chat.rewind(before_id=str(turn[2].id))
@@ -128,7 +128,7 @@ class RewindContract:
         assert await _view(chat) == ["What about seals?", "", "nothing", "So"]
 
     async def test_a_rewind_is_taken_back(self, chat: Conversation) -> None:
-        """The newest rewind is undone first; messages appended since are removed in turn."""
+        """Rewinds are undone from the newest one on; an undo removes messages appended after the rewind."""
         await _talk(chat, 1, 2, 3)
         assert await chat.rewind(before_id="q3") == 2
         await _talk(chat, 4)
@@ -172,7 +172,7 @@ class RewindContract:
         assert await _view(chat) == ["q1", "a1", "q3", "a3"]
 
     async def test_what_was_used_stays_used(self, chat: Conversation) -> None:
-        """A rewind removes messages, but not the counted tokens of the model."""
+        """A rewind does not reduce the billed usage."""
         counts = UsageMetadata(input_tokens=10, output_tokens=5, total_tokens=15)
         await chat.append([HumanMessage("q"), AIMessage("a", id="a", usage_metadata=counts)])
         before = await chat.info()
@@ -199,7 +199,7 @@ class RewindContract:
     async def test_what_was_rewound_is_not_appended_again_unseen(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """A message under its old id would be missing from views, so it is refused; by every process."""
+        """A rewound id is refused by every process, because the message would be missing from views."""
         await _talk(chat, 1, 2)
         await chat.rewind(before_id="q2")
         for conversation in (chat, elsewhere):
@@ -222,7 +222,7 @@ class RewindContract:
         assert numbers == list(range(1, 130))
 
     async def test_a_whole_conversation_is_rewound(self, chat: Conversation) -> None:
-        """The conversation begins again, with other system messages too."""
+        """After a complete rewind the conversation begins again, with other system messages, too."""
         await _talk(chat, 1, 2)
         await chat.rewind(before_id="q1")
         assert await _view(chat) == await _listed(chat) == []
@@ -230,7 +230,7 @@ class RewindContract:
         assert await _view(chat, HistoryPolicy(max_turns=1)) == await _view(chat) == ["q3", "a3"]
 
     async def test_every_process_sees_it(self, chat: Conversation, new_store: NewStore) -> None:
-        """Stores that have the conversation cached and stores that do not; later appends follow the rewind."""
+        """Stores with and without a cache see the rewind; later appends follow it."""
         other = new_store().conversation(**chat.scope)
         await _talk(chat, 1, 2, 3)
         assert await _view(other) == ["q1", "a1", "q2", "a2", "q3", "a3"]
@@ -283,7 +283,7 @@ class RewindContract:
             assert back == forth == active
 
     async def test_turns_are_whole_and_live(self, chat: Conversation) -> None:
-        """A human message and all that follows; the id of the first message is the turn's."""
+        """A turn has a human message and everything after it; its id is that of the first message."""
         first = rag_turn("What about seals?")
         second = rag_turn("What about orcas?")
         await chat.append([AIMessage("Hello", id="hello"), *first, *second])

@@ -46,7 +46,7 @@ async def _segments(database: Any, chat: Conversation) -> list[dict[str, Any]]:
 async def _same_as_a_scan(
     new_store: NewStore, chat: Conversation, queries: Iterable[str] = _QUERIES
 ) -> None:
-    """Assert that searches with and without segments give equal hits."""
+    """Check that searches with and without segments have equal hits."""
     handles = [new_store(search_index=given).conversation(**chat.scope) for given in (True, False)]
     for query in queries:
         hits = [await handle.search(query, limit=50) for handle in handles]
@@ -94,7 +94,7 @@ class SealContract:
     async def test_very_large_texts_are_searched_up_to_a_size(
         self, store: ConversationStore, chat: Conversation, new_store: NewStore, database: Any
     ) -> None:
-        """The longest text of an append is cut, shorter ones beside it are found whole; with segments and without."""
+        """The longest text of an append is cut, shorter ones are searched completely, with and without segments."""
         words = [f"{number}{'x' * 500}" for number in range(5_000)]
         call = {"name": "read", "args": {}, "id": "call"}
         result = ToolMessage(
@@ -158,7 +158,7 @@ class SealContract:
     async def test_a_store_that_is_closed_seals_what_is_due(
         self, new_store: NewStore, database: Any
     ) -> None:
-        """A script that ends at once seals a segment of the searched conversation; it need not be idle."""
+        """`close` seals the conversations that were searched, without waiting until they are idle."""
         texts = [HumanMessage(f"number {number} " * 900, id=new_id()) for number in range(10)]
         for is_searched, sealed in ((True, [1]), (False, [])):
             store = new_store()
@@ -170,7 +170,7 @@ class SealContract:
             assert [segment["until"] for segment in await _segments(database, chat)] == sealed
 
     async def test_a_search_owes_a_seal(self, new_store: NewStore, database: Any) -> None:
-        """A search seals a log whose writer was killed before it sealed."""
+        """If a writer was killed before it sealed a log, the next search seals it."""
         chat = new_store(search_index=False).conversation(user_id="ada", thread_id=new_id())
         await chat.append(
             [HumanMessage(f"number {number} " * 900, id=new_id()) for number in range(10)]
@@ -183,14 +183,14 @@ class SealContract:
         await store.close()
 
     async def test_another_search_index_is_refused(self, new_store: NewStore) -> None:
-        """`search_index` takes True and False only."""
+        """`search_index` must be True or False."""
         with pytest.raises(InvalidInputError, match="search_index"):
             new_store(search_index="across")
 
     async def test_two_processes_seal_at_once(
         self, store: ConversationStore, chat: Conversation, new_store: NewStore, database: Any
     ) -> None:
-        """A search has every hit once, whichever process was first; the segments that readers use do not overlap."""
+        """If two processes seal concurrently, a search has every hit once, and the used segments do not overlap."""
         others = [new_store() for _ in range(3)]
         for number in range(6):
             await chat.append(rag_turn(f"Number {number}: what about orcas?", words=100))
@@ -229,7 +229,7 @@ class SealContract:
         database: Any,
         damage: str,
     ) -> None:
-        """The log is scanned instead; `verify` names them and builds them again."""
+        """Damaged segments are ignored and the log is scanned; `verify` reports them and builds them again."""
         await chat.append(rag_turn("What about orcas?"))
         await _seal(store, chat)
         await chat.append(rag_turn("What about seals?"))
@@ -258,7 +258,7 @@ class SealContract:
         monkeypatch: pytest.MonkeyPatch,
         ticking: tuple[Clock, list[float]],
     ) -> None:
-        """Each finds its own segments; segments nobody searched for a day are removed when another version seals."""
+        """Each analyzer uses its own segments; those that were not searched for a day are dropped by another's seal."""
         clock, seconds = ticking
         store = new_store(clock=clock)
         await chat.append(rag_turn("What about orcas?"))

@@ -108,7 +108,7 @@ class SearchContract:
         )
 
     async def test_metadata_that_a_tool_did_not_show_is_not_found(self, chat: Conversation) -> None:
-        """The rest of an artifact, such as an author, is stored and not searched."""
+        """The rest of an artifact, such as an author, is stored but not searched."""
         await chat.append(_turn_with_sources())
         assert await chat.search("okonkwo") == []
 
@@ -154,7 +154,7 @@ class SearchContract:
         assert [hit.score for hit in every] == sorted((hit.score for hit in every), reverse=True)
 
     async def test_a_model_gets_a_found_source_whole_and_once(self, chat: Conversation) -> None:
-        """Up to 2,000 characters, as it was found, with sentences that lack the words; a repetition is left out."""
+        """A source of up to 2,000 characters is shown completely, and its repetitions are left out."""
         article = (
             'Arctic\n"Narwhals" dive deepest. '
             + "The ice closes in November. " * 60
@@ -181,12 +181,12 @@ class SearchContract:
         "text", ["", " \n", "?!", "\x00", "\ud800", '{"$ne": ""}', ".*", "$where: 1", "(" * 100]
     )
     async def test_a_query_is_only_words(self, chat: Conversation, text: str) -> None:
-        """Operators, patterns and control characters find nothing and break nothing."""
+        """Operators, patterns and control characters have no effect in a query."""
         await chat.append(HumanMessage("orcas", id=new_id()))
         assert await chat.search(text) == []
 
     async def test_a_long_query_is_cut(self, chat: Conversation) -> None:
-        """A megabyte is answered from its beginning."""
+        """Only the beginning of a query of a megabyte is used."""
         await chat.append(HumanMessage("orcas sing", id=new_id()))
         assert len(await chat.search("orcas " + "whale calf " * 100_000)) == 1
         assert await chat.search("z" * 1_000_000) == []
@@ -221,7 +221,7 @@ class SearchContract:
             assert await other.search("orcas") == []
 
     async def test_copies_by_the_retrieval_tool_are_not_found(self, chat: Conversation) -> None:
-        """The tool's own calls and results only repeat other messages."""
+        """The tool's own calls and results are not searched, because they repeat other messages."""
         await chat.append(rag_turn("What about orcas?"))
         call = {"name": "retrieve_previous_sources", "args": {"find": "orcas"}, "id": "c2"}
         await chat.append(
@@ -267,7 +267,7 @@ class SearchContract:
 
     @pytest.fixture
     def ada(self) -> str:
-        """A user whom no other test has."""
+        """A user that other tests do not use."""
         return new_id()
 
     @pytest.mark.parametrize("sealed", [False, True])
@@ -304,7 +304,7 @@ class SearchContract:
     async def test_a_hit_across_is_one_of_its_conversation(
         self, store: ConversationStore, ada: str
     ) -> None:
-        """The same message, snippet, turn and sources; statistics are those of all conversations together."""
+        """A hit has the same message, snippet, turn and sources; word statistics are those of all conversations."""
         for thread in ("a", "b"):
             await store.conversation(user_id=ada, thread_id=thread).append(
                 rag_turn(f"What about {thread}seals?")
@@ -387,7 +387,7 @@ class SearchContract:
     async def test_a_search_across_names_its_scope(
         self, store: ConversationStore, options: Any, error: Any
     ) -> None:
-        """All of the database is searched by a call of its own."""
+        """A search of the whole database needs `everything=True`."""
         with pytest.raises(error):
             await store.search("orcas", **options)
         assert (

@@ -39,7 +39,7 @@ def _cursor(page: str) -> str:
 
 
 def _texts(number: int) -> list[tuple[str, str]]:
-    """Topics, and a long line on each."""
+    """Return topics, each with a long line about it."""
     found = [
         (topic, passages(1, topic=topic, words=90))
         for topic in ("whales", "seals", "orcas")[:number]
@@ -137,7 +137,7 @@ class SourcesContract:
         assert read.startswith("[3] again, the same as [2], characters 0-5 of 5\nseals")
 
     async def test_a_number_from_the_future_is_metadata(self, chat: Conversation) -> None:
-        """A tool cannot use up the numbers of a conversation."""
+        """An invalid or huge number of a tool stays metadata, so that it cannot use up the numbers."""
         await chat.append(
             _result({"source_id": 2**60, "content": "x"}, {"source_id": "7", "content": "y"})
         )
@@ -153,7 +153,7 @@ class SourcesContract:
     async def test_an_extractor_says_where_the_sources_are(
         self, chat: Conversation, store: ConversationStore, elsewhere: Conversation
     ) -> None:
-        """It is used only for its tool, at append; stored sources are read without it."""
+        """An extractor is called for its tool only, at append; stored results are read without it."""
 
         def lines(message: ToolMessage) -> list[Any]:
             pairs = (line.split(": ", 1) for line in message.text.splitlines())
@@ -190,7 +190,7 @@ class SourcesContract:
         await chat.append(_result(tool="search"))
 
     async def test_a_tool_call_id_reads_its_results(self, chat: Conversation) -> None:
-        """It returns all results of that call, in order; a message id goes before a call id."""
+        """A call id returns all its results, in order; if it equals a message id, the message is returned."""
         first = _result(("one", {}), call="call-1")
         second = _result(("two", {}), call="call-1")
         await chat.append(
@@ -208,7 +208,7 @@ class SourcesContract:
     async def test_a_cursor_alone_goes_on_through_all_that_was_asked_for(
         self, chat: Conversation
     ) -> None:
-        """This holds for sources and for results without sources; other arguments next to it change nothing."""
+        """A cursor continues the request, for sources and for other results; other arguments have no effect."""
         log = ToolMessage("*" * 4_000, id="log", tool_call_id="c")
         await chat.append([_result(("#" * 3_000, {}), ("%" * 3_000, {})), log])
         tool = chat.retrieve_previous_sources_tool(page_tokens=400)
@@ -233,7 +233,7 @@ class SourcesContract:
         "form", ["texts", "numbered", "indented", "json", "json, and an artifact", "blocks"]
     )
     async def test_a_result_is_not_read_back_twice(self, chat: Conversation, form: str) -> None:
-        """Content and artifact have the same texts; each is shown once, with the texts that only one of them has."""
+        """Texts that content and artifact share are shown once, and so are those that only one of them has."""
         texts = [f"{text}\nA «second» line of {topic}, long enough." for topic, text in _texts(3)]
         items = [
             {"title": f"T{index}", "content": text, "score": 0.5}
@@ -276,7 +276,7 @@ class SourcesContract:
     async def test_an_artifact_that_repeats_the_content_is_not_read_back_twice(
         self, chat: Conversation
     ) -> None:
-        """Results without sources: the same text, a text inside of it, and a value that the content is the JSON of."""
+        """Without sources, an artifact is left out if it equals the content, is a part of it, or is its parsed JSON."""
         log = "\n".join(f"line {number} of the listing, which is long" for number in range(300))
         value = {"rows": [{"line": line, "n": 1} for line in log.splitlines()], "exit": 0}
         kinds: list[tuple[str, Any]] = [
@@ -360,7 +360,7 @@ class SourcesContract:
             await chat.append(HumanMessage("x"), on_source_clash=how)
 
     async def test_every_page_of_many_sources_is_one_read(self, chat: Conversation) -> None:
-        """The texts on a page are those that were appended, whatever result they came with."""
+        """The texts on a page equal the appended ones, whichever results have them."""
         found = [_result(*passages(5, topic=f"fish{index}"), id_=f"f{index}") for index in range(4)]
         for result in found:
             await chat.append(result)
@@ -381,7 +381,7 @@ class SourcesContract:
         assert (again.written, again.ordinals) == (0, (2,))
 
     async def test_the_newest_number_is_taken_too(self, chat: Conversation) -> None:
-        """A source that comes with it is given the next one on request."""
+        """A source that has the newest number gets the next one on request."""
         await chat.append(_result(_numbered(7, "one")))
         receipt = await chat.append(
             _result(_numbered(7, "two"), id_="again"), on_source_clash="renumber"
@@ -430,7 +430,7 @@ class SourcesContract:
     async def test_a_number_that_the_store_gave_is_taken(
         self, chat: Conversation, elsewhere: Conversation, is_warm: bool
     ) -> None:
-        """A tool that comes with it later is refused, or given the next one; a reserved number is the tool's."""
+        """A tool's number that the store has allotted is refused, or replaced on request; a reserved one is kept."""
         reserved = await chat.reserve_source_ids(1)
         await chat.append(_result({"title": "T", "content": "given"}))
         other = chat if is_warm else elsewhere

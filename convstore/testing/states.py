@@ -25,8 +25,8 @@ _RULE = CompactionRule(max_tokens_before_summary=400, max_summary_tokens=50, kee
 _POLICIES = (HistoryPolicy(max_tokens=600), HistoryPolicy(max_turns=3))
 
 
-class _Writer:
-    """A summarizer that does something else first."""
+class _BusySummarizer:
+    """A summarizer that calls a function before it returns, such as a write of another process."""
 
     rule = _RULE
     name = "scripted"
@@ -52,14 +52,14 @@ async def _view(chat: Conversation, policy: HistoryPolicy | None = None) -> list
 
 
 async def _found(stored: Stored, *, repair: bool = False) -> list[tuple[str, str]]:
-    """The findings, without those about the options of collections."""
+    """Return the findings, without those about the options of collections."""
     found = await stored.found(repair=repair)
     return [pair for pair in found if pair[0] not in ("collection", "options")]
 
 
 @pytest.mark.usefixtures("store")
 class StateContract(VerifyFixtures):
-    """Promises about the state of a conversation: all that a load needs besides entries is in one document."""
+    """Promises about the state of a conversation: one document with all data that a load needs besides entries."""
 
     async def test_an_append_does_not_change_the_state(
         self, chat: Conversation, database: Any
@@ -105,7 +105,7 @@ class StateContract(VerifyFixtures):
     ) -> None:
         """If a conversation is deleted during its compaction, neither the summary nor the state is written."""
         other = new_store().conversation(user_id=new_id(), thread_id="t")
-        chat = new_store(summarizer=_Writer(other.delete)).conversation(**other.scope)
+        chat = new_store(summarizer=_BusySummarizer(other.delete)).conversation(**other.scope)
         await _talk(chat, 1, 2, 3, 4)
         stored = await Stored.of(chat, database)
         assert (await chat.compact(force=True)).status == "busy"
@@ -117,10 +117,10 @@ class StateContract(VerifyFixtures):
         self, new_store: NewStore
     ) -> None:
         """An undo changes the state that it has read; if another process compacts in between, nothing is undone."""
-        chat = new_store(summarizer=_Writer(text="first")).conversation(
+        chat = new_store(summarizer=_BusySummarizer(text="first")).conversation(
             user_id=new_id(), thread_id="t"
         )
-        other = new_store(summarizer=_Writer(text="second")).conversation(**chat.scope)
+        other = new_store(summarizer=_BusySummarizer(text="second")).conversation(**chat.scope)
         await _talk(chat, 1, 2, 3, 4)
         assert (await chat.compact(force=True)).status == "done"
         states: Any = (await host_of(chat).services()).summaries._states  # noqa: SLF001 - no call can wait there
@@ -145,7 +145,7 @@ class StateContract(VerifyFixtures):
     async def test_a_deletion_that_was_killed_after_its_tombstone(
         self, new_store: NewStore, database: Any
     ) -> None:
-        """A store that has the id cached notices within ten seconds, another one at once; the next call removes all."""
+        """A store with a cached id notices within ten seconds, others at once; the next call completes the deletion."""
         seconds = [0.0]
         scope = {"user_id": new_id(), "thread_id": "t"}
         chat = new_store(clock=Clock(monotonic=lambda: seconds[0])).conversation(**scope)
@@ -177,7 +177,7 @@ class StateContract(VerifyFixtures):
     async def test_loads_during_compactions_are_whole(self, new_store: NewStore) -> None:
         """A view has the summary and everything after it, or all messages."""
         reader = new_store().conversation(user_id=new_id(), thread_id="t")
-        chat = new_store(summarizer=_Writer()).conversation(**reader.scope)
+        chat = new_store(summarizer=_BusySummarizer()).conversation(**reader.scope)
         await _talk(chat, 1, 2)
         views: list[list[str]] = []
 
@@ -222,8 +222,8 @@ class StateContract(VerifyFixtures):
         assert len((await stored.state())["views"]) == 16
 
     async def test_a_lost_state_is_restored(self, new_store: NewStore, database: Any) -> None:
-        """The next load brings it back from the summaries, past views too, and compactions go on from there."""
-        chat = new_store(summarizer=_Writer()).conversation(user_id=new_id(), thread_id="t")
+        """The next load restores it from the summaries; past views and compactions continue to work."""
+        chat = new_store(summarizer=_BusySummarizer()).conversation(user_id=new_id(), thread_id="t")
         await _talk(chat, 1, 2, 3, 4)
         assert (await chat.compact(force=True)).status == "done"
         await _talk(chat, 5)
@@ -245,9 +245,9 @@ class StateContract(VerifyFixtures):
     async def test_a_large_summary_is_read_from_its_own_document(
         self, new_store: NewStore, database: Any
     ) -> None:
-        """Above 32 KB the state has its digest and range; a store reads the text once."""
+        """For a summary above 32 KB the state has its digest and range, and a store reads the text once."""
         text = "words " * 8_000
-        chat = new_store(summarizer=_Writer(text=text)).conversation(
+        chat = new_store(summarizer=_BusySummarizer(text=text)).conversation(
             user_id=new_id(), thread_id="t"
         )
         await _talk(chat, *range(6), words=9_000)

@@ -26,7 +26,7 @@ class StatsContract:
     """`stats`, of one user and of all."""
 
     async def test_statistics_are_sums_over_conversations(self, new_store: NewStore) -> None:
-        """Counts and tokens equal those of `info`, stubs save as much as in views, and other users are not counted."""
+        """Counts and tokens equal those of `info`, savings equal those of views; other users are not counted."""
         store = new_store()
         user = new_id()
         await store.setup()
@@ -49,7 +49,7 @@ class StatsContract:
         assert (alone.conversations, alone.messages) == (1, 4)
 
     async def test_statistics_tell_what_summaries_save(self, new_store: NewStore) -> None:
-        """Views are smaller by that much, until the summary is undone."""
+        """The savings of a summary equal the difference of the views, until it is undone."""
         store = new_store(summarizer=HeadTailSummarizer(_RULE))
         user = new_id()
         await store.setup()
@@ -117,7 +117,7 @@ class StatsContract:
             await store.stats(tenant="x")
 
     async def test_statistics_of_all_are_those_of_each(self, new_store: NewStore) -> None:
-        """If no scope is passed, `stats` counts each conversation of the store's collections once."""
+        """Called without a scope, `stats` counts each conversation of its own collections once."""
         store = new_store(collection_prefix=f"s{new_id()}_")
         users = [new_id() for _ in range(3)]
         await store.setup()

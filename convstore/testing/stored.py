@@ -1,4 +1,4 @@
-"""A conversation as it is stored: tests read its documents, damage them and have them verified."""
+"""The stored documents of a conversation, which tests read, damage and verify."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Stored:
     async def of(
         cls, chat: Conversation, database: Any, verifier: ConversationStore | None = None
     ) -> Stored:
-        """Return a conversation as it is stored; by default its own store verifies it."""
+        """Return the documents of a conversation; by default they are verified by its own store."""
         head = await database["heads"].find_one({"scope": chat.scope})
         return cls(chat, database, verifier or chat.store, str(head["conversation"]))
 
@@ -99,5 +99,5 @@ class Stored:
         return await self.verifier.verify(user_id=self.user, repair=repair)
 
     async def found(self, *, repair: bool = False) -> list[tuple[str, str]]:
-        """Return the findings of a verification in the form of `kinds`."""
+        """Return the findings of a verification, in the form of `kinds`."""
         return kinds(await self.verify(repair=repair))

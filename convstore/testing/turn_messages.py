@@ -1,4 +1,4 @@
-"""Tests of the turn that each message belongs to, as all readers of turns say it."""
+"""Tests of the turn that each message belongs to, which all readers of turns must agree on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def _turns(chat: Conversation, **asked: Any) -> list[Turn]:
 
 
 class TurnMessageContract:
-    """Messages of runs that work at once, late results, and messages of no turn."""
+    """Messages of concurrent runs, late results, and messages without a turn."""
 
     async def test_an_answer_is_filed_under_the_question_that_it_names(
         self, chat: Conversation
@@ -90,7 +90,7 @@ class TurnMessageContract:
     async def test_answers_of_many_questions_at_once_are_filed_under_their_own(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """Two processes ask and answer ten questions each, all concurrently."""
+        """Two processes ask and answer ten questions each, without waiting for each other."""
         workers = [chat, elsewhere]
 
         async def ask(worker: Conversation, name: str) -> None:
@@ -107,7 +107,7 @@ class TurnMessageContract:
     async def test_a_question_that_was_taken_back_elsewhere_gets_no_answer(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """A process that has not seen the rewind writes nothing, and the next question keeps its answer."""
+        """A process that missed the rewind writes nothing, and the next question keeps its answer."""
         await chat.append(HumanMessage("Do seals sleep?", id="r1"))
         await elsewhere.rewind(before_id="r1")
         await elsewhere.append(HumanMessage("Do orcas sleep?", id="r2"))
@@ -121,7 +121,7 @@ class TurnMessageContract:
     async def test_a_message_of_no_turn_is_listed_and_changes_nothing(
         self, chat: Conversation
     ) -> None:
-        """A greeting is turn 0; a note and a reminder after the answer are listed with the turn before them."""
+        """A greeting is in turn 0; a note and a reminder after the answer are listed with the turn before them."""
         await chat.append(AIMessage("Hello.", id="hello"))
         await chat.append(
             [
@@ -163,7 +163,7 @@ class TurnMessageContract:
         ]
 
     async def test_a_late_result_belongs_to_its_turn(self, chat: Conversation) -> None:
-        """However late it comes, and however the turn ended; it changes nothing about that."""
+        """A late result is in the turn of its call and does not change how the turn ended."""
         for name in ("q1", "q2"):
             async with await chat.turn(name, human="?") as turn:
                 await turn.append(

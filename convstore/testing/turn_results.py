@@ -28,7 +28,7 @@ class TurnResultContract:
     """`TurnSession.add_result`."""
 
     async def test_parallel_results_come_in_any_order(self, chat: Conversation) -> None:
-        """Each result answers its call, also where calls have one id."""
+        """Each result answers its call, even if calls have equal ids."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             asked = [{"name": "search", "args": {"n": number}, "id": "call"} for number in range(3)]
             await turn.append(AIMessage("", tool_calls=asked))
@@ -40,7 +40,7 @@ class TurnResultContract:
         assert [message.text for message in shown[2:]] == ["0", "1", "2"]
 
     async def test_sources_of_results_are_numbered(self, chat: Conversation) -> None:
-        """Numbers go on from call to call, and stand in the text that the model reads."""
+        """Numbers continue from call to call, and are in the text that the model reads."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append(calls("a", "b"))
             for call in turn.open_calls:
@@ -53,7 +53,7 @@ class TurnResultContract:
         assert page.sources[0].content == "from b"
 
     async def test_invalid_arguments_are_an_open_call(self, chat: Conversation) -> None:
-        """The call has an error, which can be passed as its result."""
+        """A call with invalid arguments has the error as a text, and can be answered with it."""
         function = {"name": "search", "arguments": '{"query"'}
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             asked = [{"id": "c", "type": "function", "function": function}]
@@ -64,7 +64,7 @@ class TurnResultContract:
             assert turn.open_calls == []
 
     async def test_sources_come_with_an_artifact(self, chat: Conversation) -> None:
-        """The sources get numbers and are shown, and the artifact is stored beside them."""
+        """The sources get numbers and are shown, and the artifact is stored as well."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append(calls("search"))
             receipt = await turn.add_result(
@@ -120,7 +120,7 @@ class TurnResultContract:
     async def test_the_same_result_again_writes_nothing(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """A repeated result, also in another worker, has the receipt of the first; another one is a conflict."""
+        """A repeated result, also in another worker, returns the first receipt; a different result is a conflict."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append(calls("read", "search"))
             plain, found = turn.open_calls
@@ -158,7 +158,7 @@ class TurnResultContract:
     async def test_copies_in_a_result_are_numbered_apart_and_repeated(
         self, chat: Conversation
     ) -> None:
-        """A result with a passage twice, after it was shown, is stored once by equal calls at once and later."""
+        """A result with a passage twice is stored once if equal calls are made concurrently or later."""
         sources = [_FOUND[0], "New.", "New."]
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append(calls("first", "second"))
@@ -231,7 +231,7 @@ class TurnResultContract:
                 await turn.wait_for(first.model_copy(update={"result_id": "other"}))
 
     async def test_a_value_that_json_cannot_express_is_refused(self, chat: Conversation) -> None:
-        """The error names the types that a content may have, and the argument for passages; the call stays open."""
+        """The error says which contents are possible and where passages go; the call stays open."""
         expected = (
             "content must be a text.*: Object of type set is not.*; convert it, or.* sources="
         )

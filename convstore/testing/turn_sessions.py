@@ -74,7 +74,7 @@ class TurnSessionContract:
     async def test_an_answer_that_its_provider_paused_does_not_end_the_turn(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """Its results stay whole, and the turn stays open until an answer follows the paused one."""
+        """After a paused answer the turn stays open, with its results in full, until the next answer."""
         _, call, result, answer = rag_turn("Do seals sleep?")
         paused = AIMessage("I look it up.", response_metadata={"stop_reason": "pause_turn"})
         async with await chat.turn("q1", human="Do seals sleep?") as turn:
@@ -92,7 +92,7 @@ class TurnSessionContract:
     async def test_a_repeated_request_finds_its_answer(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """The same request again, in any worker, has the messages of the log and nothing left to run."""
+        """A repeated request, in any worker, returns the stored messages and has no open calls."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append([calls("search")])
             await turn.add_result(turn.open_calls[0], "yes")
@@ -104,7 +104,7 @@ class TurnSessionContract:
 
     @pytest.mark.parametrize("text", ["", " \n"])
     async def test_a_blank_question_is_refused(self, chat: Conversation, text: str) -> None:
-        """An empty question, as a form may send it, is refused before anything is written."""
+        """An empty question, such as one from a form, is refused before anything is written."""
         with pytest.raises(InvalidInputError, match="blank"):
             await chat.turn("r1", human=text)
         assert await kinds_of(chat) == []
@@ -125,7 +125,7 @@ class TurnSessionContract:
     async def test_of_many_first_questions_one_is_taken(
         self, chat: Conversation, new_store: NewStore
     ) -> None:
-        """Ten workers ask at once in a conversation that does not exist: one works, nine are told to come again."""
+        """Of ten workers that ask at once in a new conversation, one works and nine get a TurnBusyError."""
         chats = [new_store().conversation(**chat.scope) for _ in range(10)]
         asked = [
             conversation.turn(f"r{number}", human="Who is first?")
@@ -159,7 +159,7 @@ class TurnSessionContract:
     async def test_another_question_interrupts(
         self, hurried: Conversation, elsewhere: Conversation
     ) -> None:
-        """The turn that runs is asked to stop, and marked as finished when its worker leaves it."""
+        """The running turn is asked to stop, and marked as finished when its worker leaves it."""
         async with await hurried.turn("r1", human="Do seals sleep?") as turn:
             interrupting = asyncio.ensure_future(
                 elsewhere.turn("r2", human="And orcas?", busy="interrupt")
@@ -187,7 +187,7 @@ class TurnSessionContract:
     async def test_a_stop_of_another_turn_stops_nothing(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """The turn in progress goes on to its answer."""
+        """The turn in progress continues to its answer."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append(AIMessage("They do."))
         async with await chat.turn("r2", human="And orcas?") as turn:
@@ -198,9 +198,9 @@ class TurnSessionContract:
     async def test_an_answer_undoes_no_stop(
         self, chat: Conversation, elsewhere: Conversation, new_store: NewStore
     ) -> None:
-        """If `stop` returned True, every reader says "stopped", though the answer came before the stop was noticed.
+        """If `stop` returned True, every reader reports "stopped", even if the answer came before it was noticed.
 
-        So it is with another answer, and if the worker died in between.
+        The same holds for a variant, and if the worker was killed in between.
         """
         requests: list[dict[str, Any]] = [{"human": "Do seals sleep?"}, {"regenerate": "again"}]
         for asked in requests:
@@ -221,7 +221,7 @@ class TurnSessionContract:
     async def test_a_reply_after_a_stop_is_refused(
         self, hurried: Conversation, elsewhere: Conversation
     ) -> None:
-        """A model call that is not streamed ends later; the result of a tool that ran by then is recorded."""
+        """The reply of a model call without streaming is refused after a stop; results of tools are stored."""
         asked = AIMessage("", tool_calls=[{"name": "book", "args": {}, "id": "1"}])
         async with await hurried.turn("r1", human="Book a boat") as turn:
             await turn.append(asked)
@@ -254,7 +254,7 @@ class TurnSessionContract:
     async def test_a_person_decides_later(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """A waiting turn holds no lease; after the decision any worker runs the call as it was decided."""
+        """A waiting turn has no lease; after the decision any worker can run the decided call."""
         async with await chat.turn("r1", human="Pay the bill") as turn:
             await turn.append(calls("pay"))
             [call] = turn.open_calls
@@ -274,7 +274,7 @@ class TurnSessionContract:
     async def test_a_decision_may_be_the_result(
         self, chat: Conversation, verdict: Any, status: str
     ) -> None:
-        """A rejected call has an error as its result, one that a person answered the person's text."""
+        """The result of a rejected call is an error; that of a call that a person answered is the person's text."""
         await leave_waiting(chat)
         await chat.decide("r1", await result_id_of(chat, "call_pay"), verdict, message="too much")
         async with await chat.turn("r1") as turn:
@@ -285,7 +285,7 @@ class TurnSessionContract:
     async def test_the_first_decision_stands(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """The same again does nothing; another one is refused, also of two at once."""
+        """Repeating a decision has no effect; a different one is refused, also of two concurrent ones."""
         await leave_waiting(chat)
         call = await result_id_of(chat, "call_pay")
         both = (
@@ -300,7 +300,7 @@ class TurnSessionContract:
             await elsewhere.decide("r1", call, "reject")
 
     async def test_a_decision_with_any_numbers_may_be_repeated(self, chat: Conversation) -> None:
-        """NaN equals NaN, and the order of arguments does not count; a number is not a truth value."""
+        """NaN equals NaN, and the order of arguments is ignored; a number does not equal a bool."""
         await leave_waiting(chat)
         call = await result_id_of(chat, "call_pay")
         args: dict[str, Any] = {"rate": float("nan"), "sum": -0.0, "times": 1}
@@ -345,7 +345,7 @@ class TurnSessionContract:
     async def test_a_turn_is_finished_without_an_answer(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """Views of others then show its results as those of any finished turn."""
+        """Views of other processes then show its results as those of a finished turn."""
         async with await chat.turn("r1", human="Book a table") as turn:
             await turn.append(calls("book"))
             await turn.add_result(turn.open_calls[0], "booked " * 2_000)
@@ -490,7 +490,7 @@ class TurnSessionContract:
     async def test_a_cancelled_request_leaves_no_lease(
         self, chat: Conversation, elsewhere: Conversation, next_call: NextCall
     ) -> None:
-        """A client that goes away while the lease is taken may ask again at once."""
+        """A client that disconnects while the lease is taken may ask again at once."""
 
         async def cancel() -> None:
             asked.cancel()
@@ -508,7 +508,7 @@ class TurnSessionContract:
     async def test_a_rewound_turn_is_left(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """A stopped session whose question was rewound writes nothing, and leaving it raises no error."""
+        """A session whose question was rewound writes nothing, and leaving it raises no error, even after a stop."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await elsewhere.stop("r1")
             await elsewhere.rewind(before_id="r1")
@@ -518,7 +518,7 @@ class TurnSessionContract:
         assert await kinds_of(chat) == ["human"]
 
     async def test_calls_with_one_id_are_decided_apart(self, chat: Conversation) -> None:
-        """Models repeat ids of calls, so a decision takes a call, or the id of its result."""
+        """Models repeat call ids, so `decide` accepts a call, or the id of its result."""
         async with await chat.turn("r1", human="Pay both") as turn:
             await turn.append(
                 AIMessage(
@@ -560,7 +560,7 @@ class TurnSessionContract:
         "reply", ["text", AIMessage("x", id="r1"), HumanMessage("x", id="r1"), None]
     )
     async def test_a_reply_is_checked(self, chat: Conversation, reply: Any) -> None:
-        """A message with the id of the question, and a value that is not a message, are refused; the turn goes on."""
+        """A value that is not a message, or has the id of the question, is refused, and the turn stays open."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             with pytest.raises(InvalidMessageError):
                 await turn.append(reply)
@@ -571,7 +571,7 @@ class TurnSessionContract:
     ) -> None:
         """With `after`, an append succeeds only at that end of the log or if its messages are already stored.
 
-        It begins no conversation for an end that none has.
+        It does not create a conversation if the end does not exist.
         """
         said: list[BaseMessage] = [AIMessage("Hello", id="a")]
         with pytest.raises(LogMovedError):

@@ -24,7 +24,7 @@ _NOTICED = 2.0
 async def _stream(
     chunks: list[Any], error: BaseException | None = None, closed: list[str] | None = None
 ) -> Any:
-    """Yield chunks, and wait at an event; note when the stream is closed."""
+    """Yield chunks, and wait at an event; record in `closed` when the stream is closed."""
     try:
         for chunk in chunks:
             if isinstance(chunk, asyncio.Event):
@@ -68,7 +68,7 @@ class TurnStreamContract:
     async def test_a_stream_that_breaks_leaves_a_draft(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """The turn is unfinished, the draft equals the yielded text, and the same request asks again."""
+        """The turn is unfinished, the draft has the yielded text, and the same request can be repeated."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await break_off(turn, "They ", "do")
         found = await turn_of(elsewhere, "r1")
@@ -163,7 +163,7 @@ class TurnStreamContract:
         assert (await chat.store.verify(**chat.scope)).ok
 
     async def test_a_reader_that_leaves_ends_a_stream(self, chat: Conversation) -> None:
-        """A client that goes away closes the source; a cancelled task as well; nothing is appended."""
+        """A client that disconnects, or a cancelled task, closes the source; nothing is appended."""
         closed = list[str]()
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             stream = turn.stream(_stream(["They ", "do"], closed=closed))
@@ -183,10 +183,10 @@ class TurnStreamContract:
     ) -> None:
         """A stop calls `close` on a source object that cancellation does not end, such as an SDK's stream."""
 
-        class Source:
+        class SdkStream:
             is_closed = False
 
-            def __aiter__(self) -> Source:
+            def __aiter__(self) -> SdkStream:
                 return self
 
             async def __anext__(self) -> str:
@@ -195,7 +195,7 @@ class TurnStreamContract:
             async def close(self) -> None:
                 self.is_closed = True
 
-        source = Source()
+        source = SdkStream()
         async with await hurried.turn("r1", human="Do seals sleep?") as turn:
             async for _ in turn.stream(source):
                 await elsewhere.stop("r1")
@@ -205,7 +205,7 @@ class TurnStreamContract:
     async def test_a_stopped_stream_ends_in_the_middle(
         self, elsewhere: Conversation, new_store: NewStore, on_stop: Any, texts: list[str]
     ) -> None:
-        """The waiting source is closed within two seconds; the text so far is the answer, or nothing is appended."""
+        """Within two seconds a waiting source is closed; the streamed text becomes the answer, or is discarded."""
         # those before it looks, the last ones after the stop
         closed = list[str]()
         waits = list[float]()
@@ -234,7 +234,7 @@ class TurnStreamContract:
     async def test_a_client_stops_a_stream_and_leaves(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """The stop is not lost with the worker that had no time to notice it."""
+        """A stop is stored even if the worker ended before it noticed the stop."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             assert await anext(turn.stream(_stream(["They ", asyncio.Event()]))) == "They "
             assert await elsewhere.stop("r1")
@@ -247,7 +247,7 @@ class TurnStreamContract:
     async def test_calls_of_a_stopped_stream_are_closed(
         self, hurried: Conversation, elsewhere: Conversation
     ) -> None:
-        """A call that was cut off gets an error as its result, so that no view has it open."""
+        """A call that was cut off gets an error as its result, so that it is not open in views."""
         call = ToolCallChunk(name="search", args='{"n":', id="c", index=0, type="tool_call_chunk")
         said = AIMessageChunk(content="Let me see", tool_call_chunks=[call])
         async with await hurried.turn("r1", human="Do seals sleep?") as turn:
@@ -259,7 +259,7 @@ class TurnStreamContract:
     async def test_a_stalled_worker_replaces_no_draft(
         self, chat: Conversation, new_store: NewStore
     ) -> None:
-        """The draft is that of the worker who has the turn."""
+        """The draft is that of the worker that holds the turn."""
         old = await chat.turn("r1", human="Do seals sleep?")
         later = new_store(clock=ahead(31)).conversation(**chat.scope)
         async with await later.turn("r1") as turn:
@@ -279,9 +279,9 @@ class TurnStreamContract:
         assert found.draft == "They "
 
     async def test_a_source_that_cannot_be_closed_keeps_no_lease(self, chat: Conversation) -> None:
-        """The session is left all the same: another worker continues the turn at once, with the draft."""
+        """The session ends nevertheless: another worker continues the turn at once, with the draft."""
 
-        class Source:
+        class UnclosableStream:
             async def __aiter__(self) -> Any:
                 yield "They "
                 await asyncio.Event().wait()
@@ -291,7 +291,7 @@ class TurnStreamContract:
 
         with pytest.raises(ConnectionError):
             async with await chat.turn("r1", human="Do seals sleep?") as turn:
-                assert await anext(turn.stream(Source())) == "They "
+                assert await anext(turn.stream(UnclosableStream())) == "They "
         async with await chat.turn("r1") as turn:
             assert turn.draft == "They "
 
@@ -319,14 +319,14 @@ class TurnStreamContract:
     async def test_a_stream_is_stopped_before_it_begins(
         self, hurried: Conversation, elsewhere: Conversation
     ) -> None:
-        """A source that is awaited is not waited for after a stop."""
+        """After a stop, the stream ends without waiting for a source that is still awaited."""
         async with await hurried.turn("r1", human="Do seals sleep?") as turn:
             await elsewhere.stop("r1")
             assert [chunk async for chunk in turn.stream(asyncio.Event().wait())] == []
             assert (turn.is_stopped, turn.is_finished) == (True, True)
 
     async def test_a_stream_without_a_message_is_refused(self, chat: Conversation) -> None:
-        """A loop that asks while the turn is running would ask for ever else."""
+        """It is an error, because a loop that runs until the turn is finished would never end."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             with pytest.raises(InvalidMessageError):
                 async for _ in turn.stream(_stream([])):
@@ -345,7 +345,7 @@ class TurnStreamContract:
         ],
     )
     async def test_a_stream_is_checked(self, chat: Conversation, source: Any) -> None:
-        """A source that is not a stream, or yields unsupported values, raises InvalidInputError."""
+        """A source that is not a stream, or that yields unsupported values, raises InvalidInputError."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             with pytest.raises(InvalidInputError):
                 async for _ in turn.stream(_stream(source) if isinstance(source, list) else source):

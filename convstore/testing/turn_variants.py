@@ -58,7 +58,7 @@ class TurnVariantContract:
     async def test_another_answer_is_shown_once_it_is_finished(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """Until then every reader has the old one; the session sees its question and its own steps."""
+        """Until then every reader has the old answer; the session sees its question and its own steps."""
         await ask(chat, 1)
         async with await chat.turn("q1", regenerate="click") as turn:
             assert [message.text for message in (await turn.load_history()).messages] == ["Q1"]
@@ -98,7 +98,7 @@ class TurnVariantContract:
     async def test_a_killed_worker_leaves_the_old_answer(
         self, chat: Conversation, new_store: NewStore
     ) -> None:
-        """The same request continues with its messages; another request begins again."""
+        """The same `regenerate` key continues the variant; another key begins a new one."""
         await ask(chat, 1, 2)
         killed = await chat.turn("q1", regenerate="one")
         await killed.append(CALL.model_copy())
@@ -122,7 +122,7 @@ class TurnVariantContract:
                     await elsewhere.turn("q1", regenerate=key)
 
     async def test_a_question_is_edited(self, chat: Conversation, elsewhere: Conversation) -> None:
-        """The new question stands in place of the old one and all that followed, at the beginning too."""
+        """The edited question replaces the old one and everything after it, even at the beginning."""
         await ask(chat, 1, 2, 3)
         await ask(chat, 4, instead_of="q2")
         assert await shown(elsewhere) == ["Q1", "A1", "Q4", "A4"]
@@ -137,7 +137,7 @@ class TurnVariantContract:
     async def test_variants_are_listed_and_activated(
         self, chat: Conversation, elsewhere: Conversation, database: Any
     ) -> None:
-        """Each comes back with all that followed it; a repeated call does nothing."""
+        """Activating a variant restores everything that followed it; a repeated call has no effect."""
         await ask(chat, 1, 2)
         await _answer(chat, "q1", "click", "B1")
         await ask(chat, 3)
@@ -186,7 +186,7 @@ class TurnVariantContract:
     async def test_others_append_meanwhile(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """Their messages follow the old answer, are shown with it, and go and come back with it."""
+        """Messages that other writers append follow the old answer, and are shown and hidden with it."""
         await ask(chat, 1)
         async with await chat.turn("q1", regenerate="click") as turn:
             await turn.append(CALL.model_copy())
@@ -204,7 +204,7 @@ class TurnVariantContract:
         assert await shown(elsewhere) == ["Q1", "A1", "note"]
 
     async def test_an_answer_is_rewound(self, chat: Conversation) -> None:
-        """Messages of a variant are rewound like any others, its first one and one in its middle."""
+        """The first message of a variant, or one in its middle, can be rewound like any other."""
         await ask(chat, 1)
         async with await chat.turn("q1", regenerate="click") as turn:
             await turn.append(CALL.model_copy())
@@ -261,7 +261,7 @@ class TurnVariantContract:
         await chat.delete()
 
     async def test_a_model_may_repeat_itself(self, chat: Conversation) -> None:
-        """A reply with the id of the old answer, as from a cache, is the other answer; the same wish finds it again."""
+        """A reply with the id of the old answer, such as from a cache, is a variant, and its key finds it again."""
         async with await chat.turn("q1", human="Q1") as turn:
             await turn.append(AIMessage("A1", id="a1"))
         for wish in ("click", "click", "another click"):
@@ -275,7 +275,7 @@ class TurnVariantContract:
     async def test_an_answer_of_unknown_outcome_is_repeated(
         self, chat: Conversation, next_call: NextCall
     ) -> None:
-        """If it was written, it is shown once, and nothing follows it."""
+        """If the answer was written, it is shown once, and no copy follows it."""
         await ask(chat, 1)
         async with await chat.turn("q1", regenerate="click") as turn:
             next_call(Log, "insert", after=unanswered)
@@ -307,7 +307,7 @@ class TurnVariantContract:
     async def test_another_answer_takes_no_more_after_the_next_question(
         self, chat: Conversation
     ) -> None:
-        """It would stand in the midst of the next turn."""
+        """After the next question an append to a variant is refused: its message would be inside the next turn."""
         async with await chat.turn("q1", human="Do seals sleep?") as turn:
             await turn.append(AIMessage("They do."))
         async with await chat.turn("q1", regenerate="k") as turn:
@@ -319,7 +319,7 @@ class TurnVariantContract:
                 await again.append(AIMessage("And bears, too."))
 
     async def test_an_answer_in_steps_to_a_turn_stopped_at_once(self, chat: Conversation) -> None:
-        """The turn has all its messages, although nothing was rewound for them."""
+        """The turn has all messages of the variant, although nothing was rewound for it."""
         async with await chat.turn("q1", human="Q1") as turn:
             await chat.stop("q1")
         async with await chat.turn("q1", regenerate="click") as turn:
@@ -332,7 +332,7 @@ class TurnVariantContract:
     async def test_the_view_of_a_variant_is_built_again(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """Its answer's stamp gives exactly the model's messages; another reader's stamp gives that reader's view."""
+        """The stamps of a variant's answer and of another reader's rebuild exactly the view that each had."""
         await ask(chat, 1, 2)
         async with await chat.turn("q2", regenerate="click") as turn:
             await turn.append(CALL.model_copy())
@@ -347,7 +347,7 @@ class TurnVariantContract:
             assert (past.match, past.messages) == ("exact", view.messages)
 
     async def test_a_summary_covers_the_old_answer(self, new_store: NewStore) -> None:
-        """Each variant has its own summary, which its view shows again once the variant is activated."""
+        """Each variant has its own summary, which is used again when the variant is activated."""
         chat = new_store(summarizer=_summarize).conversation(
             user_id="ada", thread_id=uuid.uuid4().hex
         )
@@ -390,7 +390,7 @@ class TurnVariantContract:
     async def test_a_crash_at_any_write_leaves_one_answer_whole(
         self, chat: Conversation, new_store: NewStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Whichever write is the last one, before or after it reached the server, the same wish completes it."""
+        """After a crash before or after any write, repeating the same key completes the answer."""
         await ask(chat, 1)
         insert = Log.insert
         old = ["Q1", "A1"]
@@ -419,7 +419,7 @@ class TurnVariantContract:
 
 
 async def _work(chat: Conversation, key: str, text: str) -> None:
-    """Answer the first question in four writes, or continue that."""
+    """Answer the first question in four writes, or continue such an answer."""
     turn = await chat.turn("q1", regenerate=key)
     if len(turn.messages) == 1:
         await turn.append(CALL.model_copy())
@@ -432,7 +432,7 @@ async def _work(chat: Conversation, key: str, text: str) -> None:
 
 
 async def _words(words: list[str], chat: Conversation) -> Any:
-    """Yield words, and ask to stop the turn."""
+    """Yield words, and request a stop of the turn."""
     for word in words:
         yield word
     await chat.stop("q1")

@@ -1,4 +1,4 @@
-"""Tests of writes by a session while others stop, finish or take over its turn, and of the ids of its messages."""
+"""Tests of a session's writes while others stop, finish or take over its turn, and of their message ids."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TurnWriteContract:
     async def test_a_turn_that_ended_stays_ended(
         self, chat: Conversation, elsewhere: Conversation, end: str
     ) -> None:
-        """Results written at the same time come before the end, or are refused; their calls stay without a result."""
+        """Concurrent results are stored before the end or refused; the calls of refused ones stay without a result."""
         turn = await chat.turn("r1", human="Look everywhere")
         await turn.append(calls("a", "b", "c"))
         if end == "stop":
@@ -61,7 +61,7 @@ class TurnWriteContract:
         assert end == "stop" or len(refused) == 3
 
     async def test_a_repetition_in_a_finished_turn_is_no_error(self, chat: Conversation) -> None:
-        """Stored messages get their receipt again, and nothing is written."""
+        """Repeating stored messages returns their receipt and writes nothing."""
         reply = calls("a", "b")
         async with await chat.turn("r1", human="Look everywhere") as turn:
             await turn.append(reply)
@@ -81,7 +81,7 @@ class TurnWriteContract:
     async def test_a_stop_of_a_killed_worker_stays(
         self, chat: Conversation, new_store: NewStore, is_lapsed: bool
     ) -> None:
-        """The turn is marked at once if the lease has lapsed, else by the worker that takes the lease over."""
+        """It is stored at once if the lease has lapsed, else by the worker that takes the lease over."""
         killed = await chat.turn("r1", human="Do seals sleep?")
         await killed.append(calls("search"))
         later = new_store(clock=ahead(31)).conversation(**chat.scope)
@@ -99,7 +99,7 @@ class TurnWriteContract:
     async def test_a_stop_of_a_killed_worker_keeps_nobody_from_asking(
         self, chat: Conversation, new_store: NewStore, is_answered: bool
     ) -> None:
-        """Its turn may be over meanwhile, because another writer asked a later question."""
+        """The stopped turn may be over meanwhile, because another writer has asked a later question."""
         killed = await chat.turn("r1", human="Do seals sleep?")
         if is_answered:
             await killed.append(AIMessage("They do."))
@@ -113,7 +113,7 @@ class TurnWriteContract:
     async def test_a_stop_as_the_session_is_left_is_marked(
         self, chat: Conversation, elsewhere: Conversation, next_call: NextCall
     ) -> None:
-        """It may come after the holder looked for one last time."""
+        """A stop is stored even if it comes after the holder's last check."""
         async with await chat.turn("r1", human="Do seals sleep?"):
             next_call(TurnLeases, "release", before=lambda: elsewhere.stop("r1"))
         async with await elsewhere.turn("r1") as again:
@@ -122,7 +122,7 @@ class TurnWriteContract:
     async def test_a_worker_that_leaves_late_keeps_the_lease_of_its_successor(
         self, chat: Conversation, new_store: NewStore, next_call: NextCall
     ) -> None:
-        """Its own may lapse, and be taken, after it looked for one last time."""
+        """A worker whose lease lapsed after its last check does not release its successor's lease."""
         later = new_store(clock=ahead(31)).conversation(**chat.scope)
         successors = list[TurnSession]()
 
@@ -140,7 +140,7 @@ class TurnWriteContract:
     async def test_a_stop_of_a_cancelled_request_is_marked(
         self, chat: Conversation, elsewhere: Conversation, next_call: NextCall
     ) -> None:
-        """A user stops a request that begins, and leaves: the next one does not wait for its lease to lapse."""
+        """If a user stops a request that begins and disconnects, the next request does not wait for its lease."""
         async with await chat.turn("r1", human="Do seals sleep?"):
             pass
 
@@ -160,7 +160,7 @@ class TurnWriteContract:
     async def test_a_stop_is_no_error_where_the_session_is_left(
         self, hurried: Conversation, elsewhere: Conversation
     ) -> None:
-        """The exit swallows the error of a stop, also inside a task group; any other error is raised."""
+        """The session's exit suppresses the error of a stop, even in a task group; any other error is raised."""
 
         async def reply() -> Any:
             yield "They "
@@ -187,7 +187,7 @@ class TurnWriteContract:
     async def test_a_slow_worker_has_lost_its_turn(
         self, chat: Conversation, new_store: NewStore
     ) -> None:
-        """It is told so also if its successor asked something else, or finished the turn, and it writes nothing."""
+        """It gets an error and writes nothing, also if its successor asked another question or finished the turn."""
         later = new_store(clock=ahead(31)).conversation(**chat.scope)
         for number, successor in enumerate(("r1", "other")):
             scope = {**chat.scope, "thread_id": f"{chat.scope['thread_id']}{number}"}
@@ -210,7 +210,7 @@ class TurnWriteContract:
     async def test_each_reply_is_a_message_of_its_own(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """An id that the log has for another message is replaced by a new one; the same append again writes nothing."""
+        """An id that another message has is replaced by a new one; repeating the append writes nothing."""
         call = calls("search")
         answer = AIMessage("Fish.", id="cached-2")
         call.id = "cached-1"
@@ -249,7 +249,7 @@ class TurnWriteContract:
     async def test_parallel_appends_without_ids_are_one_message_each(
         self, chat: Conversation
     ) -> None:
-        """Results get the ids of their calls, replies ids of their own, and the same objects again write nothing."""
+        """Results get ids from their calls, replies get new ids, and repeated appends of the objects write nothing."""
         async with await chat.turn("r1", human="Look everywhere") as turn:
             await turn.append(calls("a", "b", "c"))
             results = [ToolMessage(call.name, tool_call_id=call.id) for call in turn.open_calls]
@@ -271,7 +271,7 @@ class TurnWriteContract:
     async def test_a_turn_goes_on_after_a_rewind_within_it(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """Replies and results have ids of their own then, also with the same text."""
+        """Replies and results after the rewind get new ids, even if their texts are equal."""
         async with await chat.turn("r1", human="What do orcas eat?") as turn:
             await turn.append(calls("search"))
             called = turn.messages[-1]
@@ -314,7 +314,7 @@ class TurnWriteContract:
     async def test_a_decision_stands_after_a_rewind_of_its_result(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """A rejected call is never open again: its result is appended again as the turn is entered."""
+        """A rejected call is never open again: its result is appended again when the turn is entered."""
         await leave_waiting(chat)
         await chat.decide("r1", await result_id_of(chat, "call_pay"), "reject", message="Too much.")
         [*_, result] = await chat.list_messages()
@@ -327,7 +327,7 @@ class TurnWriteContract:
     async def test_a_call_that_waits_again_is_closed_again(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """After a rewind of the result that a new question gave it, it is decided, or closed by the next question."""
+        """A call whose result by a new question was rewound is decided, or closed by the next question."""
         for end in ("decide", "ask"):
             ids = [f"{end}{number}" for number in range(3)]
             await leave_waiting(chat, ids[0])
@@ -345,7 +345,7 @@ class TurnWriteContract:
     async def test_what_comes_later_by_another_way_opens_no_turn(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """A late result belongs to its turn, a note to none; a stopped, finished or answered turn stays over."""
+        """A late result belongs to its turn, a note to no turn; a stopped, finished or answered turn stays over."""
         for end in ("stop", "finish", "answer"):
             async with await chat.turn(end, human="Do seals sleep?") as turn:
                 await turn.append(calls("search"))
@@ -370,7 +370,7 @@ class TurnWriteContract:
     async def test_human_messages_of_a_session_belong_to_its_turn(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """An image of a result and a hint of the user begin no turn, and the result before them stays whole."""
+        """An image of a result and a hint of the user do not begin a turn, and the result before them stays in full."""
         async with await chat.turn("r1", human="What is on page 3?") as turn:
             await turn.append(calls("page"))
             await turn.add_result(turn.open_calls[0], "orca " * 1_000)
@@ -389,7 +389,7 @@ class TurnWriteContract:
     async def test_a_question_after_an_unseen_rewind_is_taken(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """A worker that did not see that everything was rewound, with a call open, takes the next question."""
+        """A worker that missed a complete rewind with an open call can ask the next question."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await turn.append(calls("search"))
         await elsewhere.rewind(before_id="r1")

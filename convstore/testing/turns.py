@@ -1,4 +1,4 @@
-"""Tests of reading turns and pages of messages, and of the forms of a question."""
+"""Tests of reading turns and pages of messages, and of valid questions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TurnContract:
     async def test_another_question_under_the_id_of_a_turn_is_a_conflict(
         self, chat: Conversation
     ) -> None:
-        """In a session, and in an append without one."""
+        """This holds in a session, and in an append without one."""
         await chat.append([HumanMessage("Do seals sleep?", id="r1"), *_answer()])
         with pytest.raises(TurnConflictError, match=r"'r1' has another question") as caught:
             await chat.turn("r1", human="Do orcas sleep?")
@@ -66,7 +66,7 @@ class TurnContract:
     async def test_what_is_no_question_is_refused_before_anything_is_written(
         self, chat: Conversation
     ) -> None:
-        """The error is typed and leaves no trace."""
+        """The error is typed, and nothing is stored."""
         wrong: list[tuple[Any, Any]] = [
             ("", "hi"),
             ({"$ne": ""}, "hi"),
@@ -83,7 +83,7 @@ class TurnContract:
         assert (await chat.info()).created_at is None
 
     async def test_calls_without_results_are_stored_as_they_are(self, chat: Conversation) -> None:
-        """The log has the messages as appended; the view makes them a valid list."""
+        """The log is unchanged; the view adds results to be valid."""
         answer = [_answer()[0], AIMessage("I could not look.")]
         await chat.append([HumanMessage("Do seals sleep?", id="r1"), *answer])
         history = await chat.load_history()
@@ -91,7 +91,7 @@ class TurnContract:
         assert history.report.missing_results == ("call_1",)
 
     async def test_turns_are_read_by_pages_both_ways(self, chat: Conversation) -> None:
-        """The pages, one after the other, are all turns, however they were appended; the last one is in progress."""
+        """The pages together have all turns, however they were appended; the last turn is in progress."""
         await chat.append([SystemMessage("Be brief."), AIMessage("Hello.")])
         for number in range(1, 31):
             turn = rag_turn(f"What about fish {number}?")
@@ -113,7 +113,7 @@ class TurnContract:
         assert [turn.is_finished for turn in forth] == [True] * 31 + [False]
 
     async def test_a_range_may_begin_and_end_anywhere(self, chat: Conversation) -> None:
-        """A turn counts by its first message and comes whole; both orders give the same turns."""
+        """A turn is in the range if its first message is, and is complete; both orders give the same turns."""
         for name in "abcd":
             await chat.append([HumanMessage(name, id=name), *_answer(name)])
         expected = {
@@ -170,7 +170,7 @@ class TurnContract:
             assert await chat.get_turn(gone) is None
 
     async def test_only_the_first_message_names_a_turn(self, chat: Conversation) -> None:
-        """An id in its middle, an unknown one and a foreign one give nothing; turn 0 is found too."""
+        """Any other message id returns None; turn 0 is found by its first message, too."""
         await chat.append([SystemMessage("Be brief.", id="s"), AIMessage("Hello.", id="h")])
         await chat.append([HumanMessage("hi", id="r1"), AIMessage("ho", id="a")])
         begin = await turn_of(chat, "s")
@@ -188,7 +188,7 @@ class TurnContract:
             await _turns(chat, **asked)
 
     async def test_listed_messages_name_their_turns(self, chat: Conversation) -> None:
-        """Each message has the id of its question, also if that stands on another page."""
+        """Each message has the id of its question, even if the question is on another page."""
         for turn in ("q1", "q2"):
             await chat.append([HumanMessage("Why?", id=turn), AIMessage("So.")])
         turns = [
@@ -198,7 +198,7 @@ class TurnContract:
         assert turns == [["q1", "q1", "q2", "q2"], ["q2"]]
 
     async def test_a_page_deep_in_a_turn_names_its_question(self, chat: Conversation) -> None:
-        """However long its turn is."""
+        """The messages of a page have the id of their question, however long the turn is."""
         await chat.append(
             [
                 HumanMessage("Why?", id="q1"),
@@ -212,7 +212,7 @@ class TurnContract:
     async def test_a_message_of_an_overtaken_run_names_its_own_question(
         self, chat: Conversation
     ) -> None:
-        """A call that names an earlier question belongs to its turn, with its result and the additions of its tool."""
+        """A late call, its result, and the messages that its tool added belong to the question that they name."""
         call = AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c"}], id="call")
         result = ToolMessage("A seal.", tool_call_id="c", id=result_id("call", "c"))
         await chat.append([HumanMessage("Why?", id="q1"), HumanMessage("How?", id="q2")])
@@ -230,7 +230,7 @@ class TurnContract:
         assert [message.turn_id for message in await chat.list_messages(after=4)] == ["q1", "q2"]
 
     async def test_messages_are_listed_by_pages_both_ways(self, chat: Conversation) -> None:
-        """The pages, one after the other, are the log; results are stubs unless asked for in full."""
+        """The pages together have the whole log; results are stubs unless `full` is set."""
         log = [message for number in range(5) for message in rag_turn(f"What about fish {number}?")]
         for begin in (0, 3, 10):
             await chat.append(log[begin : {0: 3, 3: 10, 10: 20}[begin]])

@@ -38,7 +38,7 @@ SUMMARY_RULE = CompactionRule(
 
 
 async def fill_with_everything(chat: Conversation) -> None:
-    """A conversation that has seen everything: 14 entries, five payloads, two summaries, two annotations, a state."""
+    """Fill a conversation with 14 entries, five payloads, two summaries, two annotations and a state."""
     await chat.append(SystemMessage("Be short.", id=new_id()))
     first = rag_turn("What about seals?")
     await chat.append(first[:1])
@@ -69,26 +69,26 @@ async def fill_with_everything(chat: Conversation) -> None:
 
 
 async def _no_pause(seconds: float) -> None:
-    """Replace the wait between two reads."""
+    """Replaces the wait between two reads."""
 
 
 def clock_ahead(ahead: timedelta, *, of: datetime | None = None) -> Clock:
-    """Return a clock that stands still, some time from now or from a moment, and does not wait."""
+    """Return a stopped clock, ahead of now or of a given moment by some time, whose waits return at once."""
     moment = (of or datetime.now(UTC)) + ahead
     return Clock(now=lambda: moment, sleep=_no_pause)
 
 
 class VerifyFixtures:
-    """A conversation to look at, and who looks."""
+    """A conversation to verify, and the stores that verify it."""
 
     @pytest.fixture
     async def later(self, new_store: NewStore) -> ConversationStore:
-        """A store for which all that is written in a test was written two days ago."""
+        """A store whose clock is two days ahead of the test's writes."""
         return new_store(clock=clock_ahead(timedelta(days=2)))
 
     @pytest.fixture
     async def full(self, new_store: NewStore) -> Conversation:
-        """A conversation with everything, alone with its user."""
+        """A conversation with documents of every kind, the only one of its user."""
         store = new_store(summarizer=HeadTailSummarizer(SUMMARY_RULE))
         await store.setup()
         chat = store.conversation(user_id=new_id(), thread_id="t")
@@ -98,7 +98,7 @@ class VerifyFixtures:
 
     @pytest.fixture
     async def stored(self, full: Conversation, database: Any, later: ConversationStore) -> Stored:
-        """The conversation with everything, as it is stored."""
+        """The stored documents of the conversation `full`."""
         return await Stored.of(full, database, later)
 
 
@@ -106,14 +106,14 @@ class VerifyContract(VerifyFixtures):
     """`ConversationStore.verify`, a conversation at a time."""
 
     async def test_what_is_whole_is_found_whole(self, stored: Stored) -> None:
-        """Everything is counted and nothing is found, with results, large parts, summaries, rewinds, reservations."""
+        """Everything is counted and there are no findings, for documents of every kind."""
         report = await stored.verify()
         assert kinds(report) == []
         assert (report.conversations, report.entries, report.messages) == (1, 14, 23)
         assert (report.payload_chunks, report.summaries, report.annotations) == (5, 2, 3)
 
     async def test_it_changes_nothing_without_repair(self, stored: Stored) -> None:
-        """A look leaves every document as it is, damaged ones too; so does a repair when all is well."""
+        """A check does not change documents, not even damaged ones; a repair without findings does not either."""
 
         async def documents() -> list[Any]:
             names = ("log", "heads", "summaries", "annotations")
@@ -145,7 +145,7 @@ class VerifyContract(VerifyFixtures):
             assert ("damaged", key) in await stored.found()
 
     async def test_a_lost_end_is_reported(self, stored: Stored) -> None:
-        """The head and the index name entries that are missing; after a repair, both agree with the log."""
+        """Head and index refer to missing entries; after a repair, both match the stored log."""
         [segment] = await stored.all("search")
         head = await stored.head()
         # as by an append 10 seconds after the one before it
@@ -159,7 +159,7 @@ class VerifyContract(VerifyFixtures):
         assert await stored.found() == []
 
     async def test_another_log_than_at_the_last_refresh_is_reported(self, stored: Stored) -> None:
-        """An older backup to which other messages were appended: the entry with the number has another link."""
+        """After an older backup with other appends, the entry with the head's number has another link."""
         head = await stored.head()
         await stored.set_head({"entry.1": head["entry"][1] + 1})
         assert await stored.found() == [("head_entry", head["_id"])]
@@ -216,7 +216,7 @@ class VerifyContract(VerifyFixtures):
         assert kinds(await later.verify(user_id=chat.scope["user_id"])) == []
 
     async def test_one_damaged_head_does_not_hide_the_others(self, stored: Stored) -> None:
-        """A head without its scope is named and cannot be repaired; the next head is checked."""
+        """A head without its scope is reported and cannot be repaired; the next head is checked."""
         for thread in ("a", "b"):
             other = stored.chat.store.conversation(user_id=stored.user, thread_id=thread)
             await other.append(HumanMessage("hi", id=new_id()))
@@ -226,7 +226,7 @@ class VerifyContract(VerifyFixtures):
         assert (report.conversations, report.left > 0) == (3, True)
 
     async def test_a_summary_that_was_set_aside_is_looked_for(self, stored: Stored) -> None:
-        """A rewind put it aside for undo_rewind to restore, so its loss is a finding."""
+        """A rewind sets a summary aside for `undo_rewind`, so its loss is a finding."""
         [third] = await stored.chat.list_messages(after=2, limit=1)
         await stored.chat.rewind(before_id=str(third.message.id))
         assert (await stored.state())["aside"]
@@ -239,7 +239,7 @@ class VerifyContract(VerifyFixtures):
     async def test_summaries_without_their_messages_are_named(
         self, stored: Stored, database: Any
     ) -> None:
-        """A range that the log has not; one that nothing leads to goes when it is a day old."""
+        """A summary with a range outside the log is reported; an unreferenced one is removed after a day."""
         summaries = database["summaries"]
         first, second = sorted(
             await stored.all("summaries"), key=lambda document: int(document["version"])
@@ -318,7 +318,7 @@ class VerifyContract(VerifyFixtures):
         assert await stored.found() == []
 
     async def test_artifacts_of_unknown_types_are_whole(self, new_store: NewStore) -> None:
-        """A check by a program that does not know the application's types reads over them."""
+        """A check without the application's artifact types does not report their values."""
 
         class Ticket:
             def __init__(self, number: int) -> None:
@@ -373,7 +373,7 @@ class VerifyContract(VerifyFixtures):
     async def test_an_altered_stub_is_noticed(
         self, alone: Conversation, later: ConversationStore, database: Any, old: str, new: str
     ) -> None:
-        """A stub is made again from the message and its sources: a model is shown nothing else."""
+        """A stub is compared with one derived from the message and its sources, as models only see the stub."""
         await alone.append(rag_turn("What about seals?", sources=2))
         stored = await Stored.of(alone, database, later)
         stub = (await stored.entry(1))["messages"][2]["stub"]
@@ -384,7 +384,7 @@ class VerifyContract(VerifyFixtures):
     async def test_an_altered_size_or_preview_in_a_stub_is_noticed(
         self, alone: Conversation, later: ConversationStore, database: Any
     ) -> None:
-        """The stub of a result without sources has its size and its beginning."""
+        """Size and preview in the stub of a result without sources are compared as well."""
         call = {"name": "look", "args": {}, "id": "c"}
         result = ToolMessage("seal " * 2_000, tool_call_id="c", id=new_id())
         await alone.append(
@@ -399,7 +399,7 @@ class VerifyContract(VerifyFixtures):
     async def test_another_earlier_number_of_a_source_is_noticed(
         self, alone: Conversation, later: ConversationStore, database: Any
     ) -> None:
-        """The number that a text was first shown under is derived from earlier sources and compared."""
+        """The first number of a repeated text is derived from earlier sources and compared."""
         for _ in range(2):
             await alone.append(rag_turn("What about seals?", sources=2))
         stored = await Stored.of(alone, database, later)
@@ -409,7 +409,7 @@ class VerifyContract(VerifyFixtures):
             assert ("source", stored.key(2)) in await stored.found()
 
     async def test_a_copy_of_a_summary_without_its_digest_is_noticed(self, stored: Stored) -> None:
-        """The digest shows that the copy is not as it was written."""
+        """A copy of a summary must have the digest of its text."""
         await stored.change(stored.state_key, {"$unset": {"summary.digest": 1}})
         assert ("state", stored.state_key) in await stored.found()
 
@@ -424,7 +424,7 @@ class VerifyContract(VerifyFixtures):
     async def test_chunks_are_not_removed_while_the_end_of_the_log_is_lost(
         self, stored: Stored
     ) -> None:
-        """The head names an entry that a backup may restore, and that refers to chunks."""
+        """The head refers to an entry that a backup may restore, and that may refer to the chunks."""
         await stored.chat.append(rag_turn("And the end?", sources=9))
         assert (await stored.head())["entry"][0] == 15
         await stored.drop(15)

@@ -19,7 +19,7 @@ __all__ = ["WaitingContract"]
 
 
 async def _wait(chat: Conversation, asked: dict[str, Any]) -> str:
-    """Begin another answer to the turn q2, or the turn q3 instead of it, whose call waits; return the turn's id."""
+    """Make a variant of the turn q2, or the turn q3 in its place, with a waiting call; return the turn's id."""
     turn_id = "q3" if "human" in asked else "q2"
     async with await chat.turn(turn_id, **asked) as turn:
         await turn.append(CALL.model_copy())
@@ -28,12 +28,12 @@ async def _wait(chat: Conversation, asked: dict[str, Any]) -> str:
 
 
 class WaitingContract:
-    """`decide`, in variants too, and just before or after a question."""
+    """`decide`, also in variants, and directly before or after a question."""
 
     async def test_a_person_decides_in_a_variant(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """The call waits there, whatever the old answer did with one of the same id; the first decision stands."""
+        """A call waits, even if the old answer has a decided call with the same id; the first decision stands."""
         async with await chat.turn("q1", human="Q1") as turn:
             await turn.append(CALL.model_copy())
             await turn.add_result(turn.open_calls[0], "found")
@@ -98,7 +98,7 @@ class WaitingContract:
     async def test_a_new_question_closes_a_variant_that_waits(
         self, chat: Conversation, elsewhere: Conversation
     ) -> None:
-        """A late decision is refused, as in a turn that waits, so it cannot hide the later question."""
+        """A late decision is refused, as in any waiting turn, so that it cannot hide the user's newer question."""
         await ask(chat, 1, 2)
         await _wait(chat, {"regenerate": "click"})
         await ask(elsewhere, 3)
@@ -116,7 +116,7 @@ class WaitingContract:
     async def test_a_question_after_an_unseen_decision_is_taken(
         self, chat: Conversation, elsewhere: Conversation, next_call: NextCall
     ) -> None:
-        """The question is read with the result of the decision, and no error names an id that the store derived."""
+        """The question is stored after the result of the decision, and no error names an id that the store derived."""
         await leave_waiting(chat)
         await elsewhere.load_history()
         call = await result_id_of(chat, "call_pay")
@@ -128,7 +128,7 @@ class WaitingContract:
     async def test_a_decision_after_an_unseen_question_is_refused(
         self, chat: Conversation, elsewhere: Conversation, next_call: NextCall
     ) -> None:
-        """The turn is closed by then."""
+        """The question has closed the turn, so the decision is refused."""
         await leave_waiting(chat)
         next_call(Writer, "append", before=partial(self._ask, elsewhere))
         with pytest.raises(TurnClosedError):

@@ -44,7 +44,7 @@ class _Page:
         self.turn = update.turn
 
     async def until(self, is_shown: Callable[[_Page], bool]) -> None:
-        """Apply updates until the page shows something."""
+        """Apply updates until the page shows an expected state."""
         async with asyncio.timeout(_PATIENCE):
             while not is_shown(self):
                 await self.follow()
@@ -52,7 +52,7 @@ class _Page:
 
 @asynccontextmanager
 async def _page(chat: Conversation, **options: Any) -> AsyncIterator[_Page]:
-    """A page that has its first update."""
+    """A page that has received its first update."""
     page = _Page(chat, **options)
     try:
         await page.follow()
@@ -64,7 +64,7 @@ async def _page(chat: Conversation, **options: Any) -> AsyncIterator[_Page]:
 async def _answer(
     chat: Conversation, words: tuple[str, str], go_on: asyncio.Event, **asked: Any
 ) -> None:
-    """Take the turn "r1" and stream two words; the second one waits."""
+    """Enter the turn "r1" and stream two words; the second one waits for an event."""
 
     async def reply() -> AsyncIterator[str]:
         yield words[0]
@@ -107,7 +107,7 @@ class WatchContract:
     async def test_a_page_knows_the_turn_of_each_new_message(
         self, chat: Conversation, hurried: Conversation
     ) -> None:
-        """A message that comes after its question was told has the id of that question."""
+        """A message that comes after the update with its question has the id of the question."""
         await chat.append(HumanMessage("How?", id="q1"))
         async with _page(hurried) as page:
             await chat.append(AIMessage("So."))
@@ -115,7 +115,7 @@ class WatchContract:
             assert [message.turn_id for message in page.messages] == ["q1", "q1"]
 
     async def test_a_page_follows_rewinds(self, chat: Conversation, hurried: Conversation) -> None:
-        """Messages that left the conversation leave the page, and come back where a rewind is undone."""
+        """Rewound messages leave the page, and come back when the rewind is undone."""
         await chat.append(
             [HumanMessage("q1", id="q1"), AIMessage("a1", id="a1"), HumanMessage("q2", id="q2")]
         )
@@ -149,7 +149,7 @@ class WatchContract:
     async def test_a_page_that_has_rewound_messages(
         self, chat: Conversation, hurried: Conversation
     ) -> None:
-        """`replaces_from` is the first rewound ordinal of the page, and the update adds only later messages."""
+        """`replaces_from` is the first rewound ordinal of the page, and the update only adds later messages."""
         await chat.append([HumanMessage("q1"), AIMessage("a1", id="a1"), HumanMessage("q2")])
         await chat.rewind(before_id="a1")
         await chat.append(AIMessage("b1"))
@@ -178,7 +178,7 @@ class WatchContract:
             assert page.turn.turn_id == "r2"
 
     async def test_a_page_sees_the_draft(self, hurried: Conversation) -> None:
-        """A reply that is being streamed is in no message yet."""
+        """A reply that is being streamed is shown as a draft, not as a message."""
         go_on = asyncio.Event()
         async with _page(hurried) as page, asyncio.TaskGroup() as tasks:
             tasks.create_task(_answer(hurried, ("They ", "do."), go_on, human="Do seals sleep?"))
@@ -206,7 +206,7 @@ class WatchContract:
     async def test_a_page_sees_another_answer_that_waits(
         self, chat: Conversation, hurried: Conversation
     ) -> None:
-        """Until it is finished, or the user goes on; its calls are told with its variant."""
+        """The page shows the waiting calls of a variant until it is finished or the user asks the next question."""
         await chat.append([HumanMessage("Do seals sleep?", id="r1"), AIMessage("They do.")])
         async with _page(hurried) as page:
             async with await chat.turn("r1", regenerate="click") as turn:
@@ -230,7 +230,7 @@ class WatchContract:
     async def test_a_page_sees_no_draft_of_before(
         self, chat: Conversation, hurried: Conversation
     ) -> None:
-        """A page does not show a draft followed by a later message, nor the draft of an abandoned variant."""
+        """A page does not show a draft that a later message follows, nor the draft of an abandoned variant."""
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             await break_off(turn, "They ")
         async with _page(hurried) as page:
@@ -282,7 +282,7 @@ class WatchContract:
     async def test_a_deletion_elsewhere_is_told_when_it_wakes_a_watcher(
         self, chat: Conversation, elsewhere: Conversation, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A watcher that was woken by a deletion tells of it before it waits again."""
+        """A watcher that is woken by a deletion reports it before it waits again."""
         woken = asyncio.Event()
 
         async def wait(*_: Any) -> None:
