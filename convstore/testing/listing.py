@@ -178,7 +178,7 @@ class ListContract:
         user: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """Without joins, pages, cursors, `info` and `stats` are the same."""
+        """Pages, cursors, `info` and `stats` are the same if the server does not support joins."""
         chats = [appender.conversation(user_id=user, thread_id=f"t{number}") for number in range(5)]
         for chat in chats:
             await chat.append(HumanMessage("q"))

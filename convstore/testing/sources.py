@@ -276,7 +276,7 @@ class SourcesContract:
     async def test_an_artifact_that_repeats_the_content_is_not_read_back_twice(
         self, chat: Conversation
     ) -> None:
-        """Without sources, an artifact is left out if it equals the content, is a part of it, or is its parsed JSON."""
+        """An artifact without sources is left out if it equals the content, is a part of it, or is its JSON."""
         log = "\n".join(f"line {number} of the listing, which is long" for number in range(300))
         value = {"rows": [{"line": line, "n": 1} for line in log.splitlines()], "exit": 0}
         kinds: list[tuple[str, Any]] = [

@@ -106,7 +106,7 @@ class VerifyContract(VerifyFixtures):
     """`ConversationStore.verify`, a conversation at a time."""
 
     async def test_what_is_whole_is_found_whole(self, stored: Stored) -> None:
-        """Everything is counted and there are no findings, for documents of every kind."""
+        """Documents of every kind are counted, and the check finds nothing."""
         report = await stored.verify()
         assert kinds(report) == []
         assert (report.conversations, report.entries, report.messages) == (1, 14, 23)
