@@ -1,6 +1,7 @@
 """Restore stored messages, verified by their digests, in full or as a view shows them.
 
 Each stored message is checked against the digests computed when it was written, so that damaged content is never shown.
+The text of a source is checked against its own digest.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import CorruptDocumentError
-from convstore.log.entry import EntryMessage, PayloadRef
+from convstore.log.entry import EntryMessage, EntrySource, PayloadRef
 from convstore.messages.encoding import decode_message, digest_of
 from convstore.messages.provenance import without_mark
 from convstore.messages.text import text_of
@@ -28,6 +29,7 @@ from convstore.sources.shortening import (
     with_stub,
     without_media,
 )
+from convstore.sources.source import text_digest
 from convstore.sources.stub import failure_in, stub_of
 from convstore.values.stamps import ViewStamp, read_stamp
 
@@ -67,6 +69,20 @@ def read_message(codec: Codec, message: EntryMessage, payload: str | None = None
     except ValueError as error:
         raise CorruptDocumentError(message.entry, f"message {message.id!r}: {error}") from error
     return decoded
+
+
+def check_source(source: EntrySource, held: str) -> None:
+    """Check the text of a source, given its piece or the whole payload of its message.
+
+    Raises:
+        CorruptDocumentError: The text is missing or damaged; names the entry.
+    """
+    place = source.place
+    text = held[place.start : place.middle]
+    if not held or (place.length and text_digest(text) != source.digest):
+        raise CorruptDocumentError(
+            source.entry, f"source {source.id}: its text does not match its digest"
+        )
 
 
 def stub_again(

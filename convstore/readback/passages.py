@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from langchain_core.messages import BaseMessage
 
 from convstore.log.entry import EntrySource, PayloadRef
+from convstore.log.stored_message import check_source
 from convstore.messages.media import is_media, media_description
 from convstore.messages.media_figures import UNMEASURED_TOKENS
 from convstore.messages.payload_ranges import PayloadRange
@@ -255,12 +256,17 @@ def passage_of_source(source: EntrySource, row: StoredMessageRow, *, artifact: b
     """Return the passage of one source: its text, or its complete item if it has no text.
 
     An item of an artifact without a text is shown only by its heading, unless `artifact` is true.
+
+    Raises:
+        CorruptDocumentError: The entry should hold the text, which is missing or damaged.
     """
     named = " ".join(filter(None, [source.title, f"({source.url})" if source.url else ""]))
     suffix = f", the same as [{source.earlier}]" if source.earlier else ""
     label = _one_line(f"[{source.id}] {named}")
     place = source.place
     ref = row.message.payload
+    if source.piece or ref is None:
+        check_source(source, source.piece)
     if not (place.length or source.is_shown or artifact):
         where = None if source.piece else ref
         return Passage(str(source.id), label, 0, ref=where, source=source, suffix=suffix)

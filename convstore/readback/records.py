@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.log.entry import EntryMessage, EntrySource
 from convstore.log.rows import Row
-from convstore.log.stored_message import read_message, stamp_of
+from convstore.log.stored_message import check_source, read_message, stamp_of
 from convstore.messages.provenance import mark
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
@@ -220,6 +220,7 @@ class Records:
     def _source(self, source: EntrySource, payload: str | None) -> Source:
         """Decode a source from its message's payload, or from its entry if the message is small."""
         held = source.piece or payload or ""
+        check_source(source, held)
         place = source.place
         try:
             found = read_item(self._codec, held[place.middle : place.end])
