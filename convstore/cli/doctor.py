@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from convstore.cli.options import Target, on_database
+from convstore.cli.options import StoreTarget, on_database
 from convstore.cli.output import FOUND, Answer, kind_label, plain, table_of
 from convstore.cli.progress import progress, totals_for
 from convstore.cli.server import server_answer
@@ -28,7 +28,7 @@ _LOSSES = frozenset({"annotation", "head_entry", "hole"})
 
 @on_database
 async def doctor_command(
-    target: Target,
+    target: StoreTarget,
     *,
     repair: Annotated[bool, typer.Option("--repair", help="Repair what can be rebuilt.")] = False,
     server: Annotated[

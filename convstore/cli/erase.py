@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from convstore.cli.options import Everything, Target, Yes, on_database
+from convstore.cli.options import Everything, StoreTarget, Yes, on_database
 from convstore.cli.output import FOUND, Answer, kind_label, table_of
 from convstore.cli.progress import Advance, progress, totals_for
 from convstore.values.plain import counted
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @on_database
 async def erase_command(
-    target: Target,
+    target: StoreTarget,
     *,
     conversation_id: Annotated[str | None, typer.Argument(metavar="ID", hidden=True)] = None,
     everything: Everything = False,

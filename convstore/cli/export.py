@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from convstore.cli.named import opened_conversation
-from convstore.cli.options import Target, on_database
+from convstore.cli.options import StoreTarget, on_database
 from convstore.cli.output import Answer, plain, screen
 from convstore.cli.progress import counts_of, print_problems, progress, totals_for
 from convstore.exceptions import InvalidInputError
@@ -45,7 +45,7 @@ class _Format(StrEnum):
 
 @on_database
 async def export_command(
-    target: Target,
+    target: StoreTarget,
     *,
     conversation: Annotated[
         list[str] | None, typer.Argument(metavar="CONVERSATION", hidden=True)
@@ -103,7 +103,7 @@ async def export_command(
 
 @asynccontextmanager
 async def _selected(
-    target: Target, words: list[str]
+    target: StoreTarget, words: list[str]
 ) -> AsyncIterator[tuple[ConversationStore, dict[str, str]]]:
     """Open the store, and yield it with the scope values of the named conversation, or those of --scope."""
     if not words:

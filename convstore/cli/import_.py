@@ -14,7 +14,7 @@ from rich.console import Console
 from convstore.cli.import_sources import ImportSource, Kind, Removed, SourceNames
 from convstore.cli.options import (
     Pairs,
-    Target,
+    StoreTarget,
     keys_option,
     on_database,
     open_store,
@@ -39,7 +39,7 @@ _SHOWN_SCOPES = 20
 
 @on_database
 async def import_command(
-    target: Target,
+    target: StoreTarget,
     *,
     sources: Annotated[list[str], typer.Argument(metavar="SOURCE", hidden=True)],
     scope: Annotated[

@@ -9,7 +9,7 @@ import typer
 from convstore.cli.options import (
     Policy,
     PriceOptions,
-    Target,
+    StoreTarget,
     on_database,
     read_policy,
     read_prices,
@@ -26,7 +26,7 @@ NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Only print the ad
 
 @on_database
 async def inspect_command(
-    target: Target,
+    target: StoreTarget,
     *,
     port: Port = None,
     no_browser: NoBrowser = False,

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from convstore.cli.options import PriceOptions, Target, on_database, read_age, read_prices
+from convstore.cli.options import PriceOptions, StoreTarget, on_database, read_age, read_prices
 from convstore.cli.output import Answer, compact, is_terminal, new_table, plain, screen, short
 from convstore.exceptions import InvalidInputError
 from convstore.values.plain import age, counted, money
@@ -45,7 +45,7 @@ _ROOM = 14
 
 @on_database
 async def list_command(
-    target: Target,
+    target: StoreTarget,
     *,
     failed: Annotated[
         bool, typer.Option("--failed", help="Only those in which a tool failed, or a sub-agent's.")
@@ -109,7 +109,7 @@ async def list_command(
             store, covered, chips=chips, age=age_limit, first=first, only_failed=failed
         )
         rows = _with_costs(rows, prices)
-        listing = _Listing(
+        listing = _ListPage(
             rows,
             covered=len(covered) if is_selection else None,
             next_page=page + 1 if has_older else None,
@@ -158,7 +158,7 @@ class _Member:
 
 
 @dataclass(frozen=True, slots=True)
-class _Listing:
+class _ListPage:
     """A page of conversations, each followed by those of its sub-agents.
 
     Attributes:
@@ -284,7 +284,7 @@ def _with_costs(members: Sequence[_Member], prices: Prices) -> list[_Member]:
     return [replace(each, costs=cost_columns(each.row.info, prices)) for each in members]
 
 
-def _table(listing: _Listing, width: int) -> Table:
+def _table(listing: _ListPage, width: int) -> Table:
     """Return a table that fits the width; the first column has the numbers of rows, or ids.
 
     Columns that are empty in all rows are left out, and in a narrow terminal those of tokens and messages.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from convstore.cli.list_ import MOST_ROWS
-from convstore.cli.options import Target, read_pairs
+from convstore.cli.options import StoreTarget, read_pairs
 from convstore.exceptions import InvalidInputError
 from convstore.values.plain import counted
 from convstore.values.scope import PATH
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def opened_conversation(target: Target, words: list[str]) -> AsyncIterator[Conversation]:
+async def opened_conversation(target: StoreTarget, words: list[str]) -> AsyncIterator[Conversation]:
     """Open the store, and yield the conversation that a row's number, an id, or a whole scope names.
 
     Raises:

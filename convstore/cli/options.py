@@ -199,7 +199,7 @@ class DatabaseTarget:
     def address(self) -> str:
         """The address to print, with the name of the database, without user info and options.
 
-        >>> Target(uri="mongodb://ada:secret@db/").address
+        >>> StoreTarget(uri="mongodb://ada:secret@db/").address
         'mongodb://…@db/convstore'
         """
         address = safe_address(self.uri)
@@ -207,7 +207,7 @@ class DatabaseTarget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target(DatabaseTarget):
+class StoreTarget(DatabaseTarget):
     """The options of all commands on conversations, and the store that they open."""
 
     scope: ScopeValues = None

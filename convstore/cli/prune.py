@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from convstore.cli.erase import removal, shown_by
-from convstore.cli.options import Target, Yes, on_database, read_age, wrong_usage
+from convstore.cli.options import StoreTarget, Yes, on_database, read_age, wrong_usage
 from convstore.cli.output import Answer
 from convstore.cli.progress import progress
 from convstore.values.scope import check_idle_time
@@ -16,7 +16,7 @@ from convstore.values.scope import check_idle_time
 
 @on_database
 async def prune_command(
-    target: Target,
+    target: StoreTarget,
     *,
     older_than: Annotated[
         str, typer.Option(metavar="AGE", help="Since the last write: 90d, 12w, 36h or 30m.")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from convstore.cli.list_ import name_of
-from convstore.cli.options import Everything, Target, on_database
+from convstore.cli.options import Everything, StoreTarget, on_database
 from convstore.cli.output import Answer, is_terminal, plain, screen, short
 from convstore.values.plain import counted, role_label
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @on_database
 async def search_command(
-    target: Target,
+    target: StoreTarget,
     *,
     text: Annotated[str, typer.Argument(metavar="WORDS", hidden=True)],
     everything: Everything = False,

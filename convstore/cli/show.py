@@ -16,7 +16,7 @@ from convstore.cli.named import opened_conversation
 from convstore.cli.options import (
     Policy,
     PriceOptions,
-    Target,
+    StoreTarget,
     on_database,
     read_policy,
     read_prices,
@@ -45,7 +45,7 @@ _STYLES = {"human": "bold cyan", "ai": "bold green", "tool": "bold yellow"}
 
 @on_database
 async def show_command(
-    target: Target,
+    target: StoreTarget,
     *,
     conversation: Annotated[list[str], typer.Argument(metavar="CONVERSATION", hidden=True)],
     view: Annotated[bool, typer.Option("--view", help="What the model gets.")] = False,

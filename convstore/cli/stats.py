@@ -12,7 +12,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from convstore.cli.options import Target, on_database
+from convstore.cli.options import StoreTarget, on_database
 from convstore.cli.output import Answer, compact, kind_label, new_table, table_of
 from convstore.values.plain import counted, percent
 from convstore.values.policy import HistoryPolicy
@@ -44,7 +44,7 @@ _WRITTEN = (
 
 @on_database
 async def stats_command(
-    target: Target,
+    target: StoreTarget,
     *,
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Budget of each view; else as above.")
@@ -81,7 +81,7 @@ async def stats_command(
     )
 
 
-async def _budget(target: Target) -> tuple[int | None, str]:
+async def _budget(target: StoreTarget) -> tuple[int | None, str]:
     """Return the budget of views, None if it is unlimited, and its origin."""
     if target.policy:
         return target.policy.max_tokens, "environment"

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from convstore.cli.options import PriceOptions, Target, on_database, read_age, read_prices
+from convstore.cli.options import PriceOptions, StoreTarget, on_database, read_age, read_prices
 from convstore.cli.output import Answer, compact, is_terminal, new_table, plain, short
 from convstore.cli.progress import progress, totals_for
 from convstore.values.plain import counted, money
@@ -48,7 +48,7 @@ _SIZES = ("tokens", "tokens_without_price", "input_tokens", "output_tokens", *_C
 
 @on_database
 async def sums_command(
-    target: Target,
+    target: StoreTarget,
     *,
     since: Annotated[
         str | None, typer.Option(metavar="AGE", help="Only conversations changed since: 1h, 7d.")

@@ -64,7 +64,7 @@ class _HeldTurns:
 
 
 @dataclass(slots=True)
-class _Run:
+class _TrackedRun:
     """A run in progress.
 
     Attributes:
@@ -115,7 +115,7 @@ class _RunTracker(BaseCallbackHandler):
     def __init__(self) -> None:
         self.turns = dict[UUID, _HeldTurns]()
         self.unanswered = dict[UUID, list[_Unanswered]]()
-        self._runs = dict[UUID, _Run]()
+        self._runs = dict[UUID, _TrackedRun]()
 
     @property
     def ignore_llm(self) -> bool:
@@ -174,7 +174,7 @@ class _RunTracker(BaseCallbackHandler):
         parent_run_id: UUID | None,
         kind: Literal["tool", "node", "call", "stream"],
     ) -> None:
-        self._runs[run_id] = _Run(kind, parent_run_id)
+        self._runs[run_id] = _TrackedRun(kind, parent_run_id)
         if len(self._runs) > _MOST_RUNS:
             del self._runs[next(iter(self._runs))]
 
@@ -230,7 +230,7 @@ class _RunTracker(BaseCallbackHandler):
         """Return True if the current run, or an ancestor of it, was resumed from a checkpoint, without an input."""
         return any(self._runs[run_id].is_resumed for run_id in self.current())
 
-    def graph(self) -> _Run | None:
+    def graph(self) -> _TrackedRun | None:
         """Return the run of the outermost graph of `_graphs`; None outside a graph."""
         graphs = self._graphs()
         return self._runs[graphs[-1]] if graphs else None

@@ -48,7 +48,7 @@ async def opened_demo(uri: str) -> AsyncIterator[ConversationStore]:
     """Open a store with the demo's conversations."""
     policy = HistoryPolicy(max_tokens=_BUDGET)
     run = secrets.token_hex(4)
-    async with open_store(uri, setup=True, policy=policy, summarizer=_Summarizer()) as store:
+    async with open_store(uri, setup=True, policy=policy, summarizer=_DemoSummarizer()) as store:
         await _reading_list(store.conversation(user_id=f"grace-{run}", thread_id="reading-list"))
         # a turn in progress, so that its result is not a stub
         question = store.conversation(user_id=f"ada-{run}", thread_id="one-question")
@@ -57,7 +57,7 @@ async def opened_demo(uri: str) -> AsyncIterator[ConversationStore]:
         yield store
 
 
-class _Summarizer:
+class _DemoSummarizer:
     name = "demo-model"
     rule = CompactionRule(max_tokens_before_summary=300, max_summary_tokens=200, keep_last_turns=1)
 

@@ -139,7 +139,7 @@ class _PageRow:
 
 
 @dataclass(slots=True)
-class _Section:
+class _TurnSection:
     """The rows of a turn, or rows without a title that do not belong to a turn."""
 
     title: str = ""
@@ -226,7 +226,7 @@ async def _whole_page(request: Request, chat: Conversation) -> Response:
         "conversation",
         calls,
         view,
-        sections=[_Section(lines=lines)] if choice else _sections(lines, page.stored, number),
+        sections=[_TurnSection(lines=lines)] if choice else _sections(lines, page.stored, number),
         page=page,
         older=view.older(page.stored[0].ordinal) if page.stored and not choice else [],
         items={} if choice else await _items(chat, page),
@@ -555,13 +555,13 @@ def _line_of(record: ToolRecord | None, text: str) -> str:
 
 def _sections(
     lines: Sequence[_PageRow], stored: Sequence[StoredMessage], last: int | None
-) -> list[_Section]:
+) -> list[_TurnSection]:
     """Divide rows into turns; `last` is the number of the last message's turn, None if it is not known."""
     title_of = _titles(stored, last)
-    sections = list[_Section]()
+    sections = list[_TurnSection]()
     for line in lines:
         if not sections or _begins(line, sections[-1]):
-            sections.append(_Section(title_of(line)))
+            sections.append(_TurnSection(title_of(line)))
         elif sections[-1].is_rewound and _is_active_question(line):
             sections[-1].title = title_of(line)
         sections[-1].lines.append(line)
@@ -578,7 +578,7 @@ def _titles(stored: Sequence[StoredMessage], last: int | None) -> Callable[[_Pag
     return lambda line: _title(line, lambda ordinal: earlier + bisect_right(questions, ordinal))
 
 
-def _begins(line: _PageRow, section: _Section) -> bool:
+def _begins(line: _PageRow, section: _TurnSection) -> bool:
     """Return True if a row begins a section: a question after rows that are not all rewound, or a row of a run."""
     if line.is_run or any(entry.is_run for entry in section.lines):
         return line.first is not None
