@@ -145,8 +145,8 @@ class TurnAccess:
     async def is_asked(self, question: BaseMessage) -> bool:
         """Return True if the log has the question of a run that broke off, so that the run must not ask it again.
 
-        For a framework that stores a run at its end: what `append_run` would refuse then is refused before a model is
-        asked. One command for a new question.
+        A framework that stores a run at its end calls this first. The errors are those that `append_run` would raise
+        after the run, so no model is asked in vain. One command for a new question.
 
         Raises:
             TurnClosedError: The question has an answer, or its turn was stopped.

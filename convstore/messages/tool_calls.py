@@ -128,7 +128,7 @@ class OpenSlots:
             self._stacks[slot.call.id].append(slot)
 
     def answer(self, result: ToolMessage, index: int) -> Slot | None:
-        """Assign a result to its call, and return this one; None if no call is open."""
+        """Assign a result to its call, and return the call; None if no call is open."""
         stack = self._stacks[result.tool_call_id]
         while stack and stack[-1].result is not None:
             stack.pop()

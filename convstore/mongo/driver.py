@@ -328,9 +328,8 @@ async def close_client(client: Any) -> None:
             try:
                 await asyncio.wait_for(ended, _CLOSING_SECONDS)
             except TimeoutError:
-                await (
-                    client.close()
-                )  # the first call has removed the sessions, so this one does not wait
+                # The first call has removed the sessions, so this one does not wait.
+                await client.close()
 
 
 class driver_errors:  # noqa: N801 - used as a function; a generator takes three times as long

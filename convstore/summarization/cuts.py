@@ -3,10 +3,10 @@
 A cut is the number of messages before it. `pair` finds which result answers which call, so that cuts do not separate
 them.
 
-- A call without a result may still get one, so there is no cut after it. Once a human message follows, the call counts
-  as abandoned and is folded like any other message.
-- There is no cut after a human message, whose answer is still to come. If the limit allows it, there is none after an
-  AI message with a call without a result either.
+- A call without a result may still get one, so it is not folded. Once a human message follows, the call counts as
+  abandoned and may be folded.
+- A human message is not folded before its answer. An abandoned call is not folded before the next answer either, if
+  the limit allows it.
 - The limit comes first: an answered question is folded with its answer rather than exceeding the limit.
 """
 
@@ -71,7 +71,7 @@ class Cuts:
             self.good.append(is_permitted and not waiting)
 
     def _start_of_work(self) -> int:
-        """Return the index of the first call after the last question that lacks results, or the end of the list."""
+        """Return the index of the first call without all results after the last question, or the end of the list."""
         question = -1
         for index, message in enumerate(self.messages):
             if _is_human(message):
@@ -109,9 +109,9 @@ def choose_cut(
 ) -> int:
     """Return the number of messages to fold, which may be 0.
 
-    If a permitted cut makes the rest fit, it fits; if none does, as much as permitted is folded. Within these limits,
-    the cut is where `before_summary` is reached, but before a message there that waits for its answer. `room` is the
-    maximum size of the rest after a new summary, `unfolded_room` if nothing is folded.
+    The rest fits if any permitted cut makes that possible; otherwise as much as permitted is folded. Within these
+    limits, the cut is where `before_summary` is reached, or before a message there that waits for its answer. `room` is
+    the maximum size of the rest after a new summary, `unfolded_room` if nothing is folded.
 
     >>> from langchain_core.messages import AIMessage
     >>> cuts = Cuts([HumanMessage("paste"), AIMessage("Yes."), HumanMessage("And?"), AIMessage("No.")])

@@ -406,8 +406,8 @@ class ConversationInfo(Value):
         has_children: True if sub-agents have conversations below it; see `Conversation.children`.
         last_call: Size of its last model call; None if no answer was appended with a stamp.
         forked_from: Origin of a fork, else None; see `Conversation.fork`.
-        problem: In a listing, why title and metadata, the counts, or all but the scope, cannot be shown: they are
-            damaged, or have a value of a type that this store has not registered; else "".
+        problem: The reason why a listing cannot show title and metadata, the counts, or all but the scope; else "". The
+            data is damaged, or has a value of a type that this store has not registered.
     """
 
     scope: dict[str, str]

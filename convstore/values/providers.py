@@ -60,8 +60,8 @@ class ProviderRules:
     Attributes:
         name: The name of the row.
         package: The name that LangChain's package writes into ``response_metadata["model_provider"]`` of its answers,
-            which are sent back unchanged; "" without a package. Rows with the same package, or the same name if they
-            have none, are a family whose models may accept each other's reasoning.
+            which are sent back unchanged; "" without a package. Rows with the same package are a family whose models
+            may accept each other's reasoning; without a package, rows with the same name.
         models: Beginnings of the names of its models; the longest one that fits chooses the row.
         call_ids: Form of new tool call ids, such as ``"call_{r:24:x}"``; see `CallIdTemplate`.
         own_call_ids: True if the API accepts only ids of this form.

@@ -102,7 +102,7 @@ class TurnCall(Value):
         error: Why the call cannot be run, "" if it can: pass it to `add_result` with ``error=True``.
         message_id: Id of the AI message that made it.
         result_id: Id that its result gets.
-        decision: The decision of a person, None if the call needed no decision or has none yet.
+        decision: The decision of a person; None if the call needed no decision, or before the decision.
     """
 
     id: str

@@ -93,7 +93,7 @@ def made_for(
 ) -> list[BaseMessage]:
     """Adapt messages to a provider; messages that need no change stay the same objects.
 
-    Without a provider only AI messages without text and calls are adapted.
+    If `rules` is None, only AI messages without text and calls are adapted.
 
     - Ids that do not fit, or that are not unique, are replaced in the call and in its result. The same message always
       gets the same ids.

@@ -109,7 +109,7 @@ class SizedLog:
         self._finished_sums = [0, *accumulate(self._finished.sizes)]
 
     def _adapt_forms(self) -> None:
-        """Adapt forms and sizes to the policy, and to what models have read."""
+        """Adapt forms and sizes to the policy, and to the results that no model has read yet."""
         for at in self._with_media:
             self._whole.sizes[at] = self._decoder.size_whole(self.rows[at].message)
         self._keep_exempt()
@@ -275,7 +275,7 @@ class SizedLog:
         return self.rows[self.turns[index].end - 1].message.ordinal
 
     def index_of(self, ordinal: int) -> int:
-        """Return the index of the turn that begins with a message or after it."""
+        """Return the index of the first turn that begins at a message or after it."""
         return bisect_left(range(len(self.turns)), ordinal, key=self.first)
 
     def holder(self, ordinal: int) -> int | None:

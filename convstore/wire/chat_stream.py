@@ -336,7 +336,7 @@ def _begins(known: _AssembledCall, delta: Mapping[str, Any]) -> bool:
 
 
 class _Details:
-    """OpenRouter's reasoning details: texts and summaries grow by type and index, other details come whole."""
+    """OpenRouter's reasoning details. Texts and summaries come in parts, joined by type and index; others are whole."""
 
     def __init__(self) -> None:
         self.found = list[Any]()
@@ -359,9 +359,8 @@ class _Details:
         """Return the key of a detail that later deltas may continue, else None."""
         kind = detail.get("type") if isinstance(detail, dict) else None
         if kind not in ("reasoning.text", "reasoning.summary"):
-            self._by_key.pop(
-                (None, None), None
-            )  # without an index, only the last detail is continued
+            # Without an index, only the last detail can be continued.
+            self._by_key.pop((None, None), None)
             return None
         index = detail.get("index")
         return (kind, index) if index is not None else (None, None)

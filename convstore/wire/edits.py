@@ -140,7 +140,7 @@ class RequestEdits:
         return Placement(own, before)
 
     def _role_of(self, role: str) -> str:
-        """Return the role of a message; a system message at a position where none is accepted gets "user"."""
+        """Return the role of a message; a system message where the API does not accept one gets "user"."""
         if role not in SYSTEM or self._at_head or self.rules.system == "anywhere":
             return role
         is_after_user = self._last not in ("assistant", "tool")

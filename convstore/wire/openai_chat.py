@@ -35,8 +35,8 @@ def to_chat(
 ) -> OpenAIMessages:
     """Return a view as the `messages` of a request under the rules of a provider, or else of a model.
 
-    Reasoning is sent only if `model` is given and needs it: OpenAI's own models accept none here, while DeepSeek, Kimi
-    and GLM require theirs.
+    Reasoning is sent only if `model` is given and needs it: OpenAI's own models do not accept reasoning here, while
+    DeepSeek, Kimi and GLM require theirs.
 
     >>> from langchain_core.messages import HumanMessage
     >>> to_chat([HumanMessage("Hello")])
@@ -170,7 +170,7 @@ def _call(step: Step, call: WireCall) -> dict[str, Any]:
 
 
 def _sign(call: dict[str, Any], *, is_open: bool) -> None:
-    """Set the documented signature on the first call of a step of the open turn, if it has none from Gemini."""
+    """Set the documented signature on the first call of a step of the open turn, unless Gemini signed the call."""
     extra = call.get("extra_content")
     google = extra.get("google") if isinstance(extra, dict) else None
     if is_open and not (isinstance(google, dict) and google.get("thought_signature")):
