@@ -34,7 +34,7 @@ from convstore.log.entry import (
 from convstore.log.facts.claim import CLAIM
 from convstore.log.facts.event import EVENT
 from convstore.log.totals import preview_of
-from convstore.messages.compression import Chunk, compress, cut
+from convstore.messages.compression import Chunk, chunk_ends, compress
 from convstore.messages.encoding import (
     PART_MINIMUM,
     SMALLEST_PART,
@@ -452,9 +452,9 @@ class _Preparer:
             return None, ()
         own = len(encoded.payload)
         shown = encoded.shown
-        ends = cut(payload[:shown]) if shown else []
+        ends = chunk_ends(payload[:shown]) if shown else []
         if shown < len(payload):
-            ends += [shown + end for end in cut(payload[shown:])]
+            ends += [shown + end for end in chunk_ends(payload[shown:])]
         chunks = tuple(Chunk(next(self.numbers), data) for data in compress(payload, ends))
         ref = PayloadRef(
             token=self.token,

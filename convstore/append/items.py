@@ -16,7 +16,7 @@ from convstore.append.inputs import items_of, whole_messages
 from convstore.exceptions import ContentConflictError, InvalidInputError
 from convstore.log.entry import PayloadRef
 from convstore.log.facts.items import EntryItem, item_digest, item_rows
-from convstore.messages.compression import Chunk, compress, cut
+from convstore.messages.compression import Chunk, chunk_ends, compress
 from convstore.messages.encoding import digest_of
 from convstore.messages.values import Codec
 from convstore.mongo.log import Log
@@ -143,7 +143,7 @@ def prepare_items(
         chunks = tuple[Chunk, ...]()
         stored = EntryItem(id_, item.kind, position, text, digest)
         if len(text) >= minimum:
-            ends = cut(text)
+            ends = chunk_ends(text)
             chunks = tuple(Chunk(next(numbers), data) for data in compress(text, ends))
             size = sum(len(chunk.data) for chunk in chunks)
             stored.payload = PayloadRef(

@@ -35,7 +35,7 @@ from convstore.log.stored_message import read_message, stamp_of
 from convstore.log.totals import RunningTotals, numbers_after
 from convstore.messages.encoding import decode_message
 from convstore.messages.values import Codec
-from convstore.values.ranges import has, joined, without
+from convstore.values.ranges import has, merge_ranges, without
 from convstore.values.stamps import ViewStamp, write_stamp
 
 Pairs = list[tuple[int, int]]
@@ -284,7 +284,7 @@ class LogCopy:
         after = _pairs(rewinds)
         rewound = self._moved(without(after, before))
         restored = self._moved(without(before, after))
-        pairs = without(joined([*_pairs(self.active), *rewound]), restored)
+        pairs = without(merge_ranges([*_pairs(self.active), *rewound]), restored)
         ends = self.tail if BRANCH.of(entry) else self._moved_totals(entry.totals)
         self._totals.count(made)
         counts = self._totals.counts(made.last, pairs)
@@ -323,7 +323,7 @@ class LogCopy:
             for first, last in ranges
             for ordinal in range(first, last + 1)
         )
-        return joined((place, place) for place in places if place)
+        return merge_ranges((place, place) for place in places if place)
 
     def ordinal_before(self, ordinal: int) -> int:
         """Return the ordinal in the copy of the last message up to an ordinal of the log that the copy has, or 0."""
@@ -381,7 +381,7 @@ def _replies_in(entry: Entry) -> Iterator[tuple[int, int, bool]]:
 
 
 def _pairs(rewinds: Rewinds) -> Pairs:
-    return joined((range_.first, range_.last) for range_ in rewinds.ranges)
+    return merge_ranges((range_.first, range_.last) for range_ in rewinds.ranges)
 
 
 def _after(rewinds: Rewinds, entry: Entry) -> Rewinds | None:

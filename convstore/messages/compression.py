@@ -24,10 +24,10 @@ _BYTES_PER_CHARACTER = 4
 _local = threading.local()
 
 
-def cut(text: str, *, size: int = CHUNK_BYTES) -> list[int]:
+def chunk_ends(text: str, *, size: int = CHUNK_BYTES) -> list[int]:
     """Return the end of each chunk in characters; the last end is the length of the text.
 
-    >>> cut("abcdef", size=4), cut("ééé", size=4), cut("")
+    >>> chunk_ends("abcdef", size=4), chunk_ends("ééé", size=4), chunk_ends("")
     ([4, 6], [2, 3], [0])
     """
     # the usual case: the text fits into one chunk whatever its characters are

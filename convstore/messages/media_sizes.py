@@ -180,7 +180,7 @@ def _file(size: int, length: int) -> MediaSize:
 
 def _pdf(data: bytes, length: int, size: int) -> MediaSize:
     """Return the size of a PDF."""
-    pages, is_scan = pages_of(data)
+    pages, is_scan = pdf_pages(data)
     if not pages:
         return _file(size, length)._replace(kind="pdf")
     return MediaSize("scan" if is_scan else "pdf", length, (pages,))
@@ -275,10 +275,10 @@ def _jpeg(data: bytes) -> tuple[int, int] | None:
     return None
 
 
-def pages_of(data: bytes) -> tuple[int, bool]:
+def pdf_pages(data: bytes) -> tuple[int, bool]:
     """Return the number of pages of a PDF, 0 if unknown, and True if it has no font, like a scan.
 
-    >>> pages_of(b"%PDF-1.4 1 0 obj << /Type /Pages /Count 3 >> endobj 2 0 obj << /Type /Font >> endobj")
+    >>> pdf_pages(b"%PDF-1.4 1 0 obj << /Type /Pages /Count 3 >> endobj 2 0 obj << /Type /Font >> endobj")
     (3, False)
     """
     unpacked, is_whole = _unpacked(data)

@@ -27,7 +27,7 @@ _NOTHING = "There is nothing earlier in this conversation yet."
 
 
 class Listing:
-    """Lists for all conversations of a store."""
+    """Lists the results and earlier turns of a conversation that a model can read; one object serves a store."""
 
     def __init__(self, reader: LogReader, states: States) -> None:
         self._reader = reader

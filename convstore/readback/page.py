@@ -27,10 +27,10 @@ _SEARCHED_FOR_WORDS = 200_000
 """Maximum number of characters that are searched for words. Word forms take a second for three million characters."""
 
 
-def matches(text: str, find: str) -> Iterator[tuple[int, int]]:
+def find_matches(text: str, find: str) -> Iterator[tuple[int, int]]:
     """Yield the ranges of a text that match `find` under Unicode's full case folding, in linear time.
 
-    >>> list(matches("Maße, MASSE, masse", "mASSe"))
+    >>> list(find_matches("Maße, MASSE, masse", "mASSe"))
     [(0, 4), (6, 11), (13, 18)]
     """
     folded = fold(text)
@@ -55,7 +55,7 @@ def snippets(text: str, find: str, *, limit: int) -> Iterator[tuple[int, int]]:
     [(100, 506)]
     """
     start = stop = 0
-    for first, end in matches(text, find):
+    for first, end in find_matches(text, find):
         if stop and first - _CONTEXT > stop:
             yield start, stop
             stop = 0
@@ -300,7 +300,7 @@ def _ranges_of(excerpt: Excerpt, find: str, room: int) -> Iterator[tuple[int, in
     for found in snippets(excerpt.text, find, limit=room):
         is_found = True
         yield found
-    if not is_found and not excerpt.start and any(matches(excerpt.passage.fields, find)):
+    if not is_found and not excerpt.start and any(find_matches(excerpt.passage.fields, find)):
         yield 0, min(len(excerpt.text), _MIN_TEXT)
 
 
@@ -323,7 +323,7 @@ def _end_after_match(text: str, find: str, start: int, end: int) -> int:
     """Return the last position up to `end` at which a text can be cut without splitting a match."""
     searched = text[start : end + len(fold(find))]
     cut = next(
-        (first for first, last in matches(searched, find) if start + last > end), len(searched)
+        (first for first, last in find_matches(searched, find) if start + last > end), len(searched)
     )
     return min(end, start + cut) if cut else end
 

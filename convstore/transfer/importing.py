@@ -70,7 +70,7 @@ from convstore.transfer.records import (
 from convstore.transfer.second_import import differences, rewound_ids
 from convstore.values.log_records import LogChange, PlacedItem, StoredId
 from convstore.values.plain import counted
-from convstore.values.ranges import has, joined
+from convstore.values.ranges import has, merge_ranges
 from convstore.values.scope import Scope, check_flags, check_number, check_scope, root_scope
 from convstore.values.stamps import ViewStamp
 
@@ -465,7 +465,9 @@ class _ConversationImport:
 
     async def _write_following(self, batch: ImportBatch, *, is_known: bool) -> None:
         """Write the rewinds, changes and items after a batch; with `is_known` only those that the log lacks."""
-        is_hidden = is_known and has(joined(self._record.rewound), batch.messages[-1].position)
+        is_hidden = is_known and has(
+            merge_ranges(self._record.rewound), batch.messages[-1].position
+        )
         if is_hidden:
             await self._append_late_items(batch)
         await self._rewind(batch)

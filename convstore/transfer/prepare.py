@@ -33,7 +33,7 @@ from convstore.transfer.records import (
 from convstore.values.append_options import Columns
 from convstore.values.log_records import PlacedItem, RecordItem
 from convstore.values.plain import part_of
-from convstore.values.ranges import joined
+from convstore.values.ranges import merge_ranges
 from convstore.values.scope import id_problem
 
 Placed = TypeVar("Placed")
@@ -251,7 +251,7 @@ def hidden_ranges(shown: Iterable[bool]) -> list[tuple[int, int]]:
     >>> hidden_ranges([True, False, False, True, False])
     [(2, 3), (5, 5)]
     """
-    return joined((at, at) for at, is_shown in enumerate(shown, 1) if not is_shown)
+    return merge_ranges((at, at) for at, is_shown in enumerate(shown, 1) if not is_shown)
 
 
 def numbers_of(batch: Sequence[ReadyMessage]) -> list[int]:

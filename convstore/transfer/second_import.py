@@ -15,7 +15,7 @@ from convstore.transfer.prepare import ReadyMessage
 from convstore.transfer.records import ConversationRecord
 from convstore.values.log_records import LogChange, StoredId
 from convstore.values.plain import counted
-from convstore.values.ranges import has, joined
+from convstore.values.ranges import has, merge_ranges
 
 
 async def rewound_ids(
@@ -48,7 +48,7 @@ async def _rewinds(
 ) -> list[str]:
     """Compare the rewound messages of the log with those of the record."""
     in_log = await rewound_ids(log, known, stored)
-    rewound = joined(record.rewound)
+    rewound = merge_ranges(record.rewound)
     in_source = {message.id for message in known if has(rewound, message.position)}
     found = list[str]()
     if restored := len(in_log - in_source):

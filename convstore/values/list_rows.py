@@ -287,7 +287,7 @@ def since(rows: Sequence[ListRow], span: timedelta | None, now: datetime) -> lis
     return [row for row in rows if row.info.updated_at and now - row.info.updated_at <= span]
 
 
-def in_order(rows: Sequence[ListRow], order: str) -> list[ListRow]:
+def sorted_rows(rows: Sequence[ListRow], order: str) -> list[ListRow]:
     """Return the rows in an order, a key of `ORDERS`."""
     key = ORDERS[order][1]
     return sorted(rows, key=key, reverse=True)

@@ -10,10 +10,10 @@ Pair = tuple[int, int]
 _first = itemgetter(0)
 
 
-def joined(pairs: Iterable[Pair]) -> list[Pair]:
+def merge_ranges(pairs: Iterable[Pair]) -> list[Pair]:
     """Sort ranges and merge those that touch or overlap; empty ones are dropped.
 
-    >>> joined([(5, 6), (1, 2), (3, 4), (9, 8)])
+    >>> merge_ranges([(5, 6), (1, 2), (3, 4), (9, 8)])
     [(1, 6)]
     """
     found = list[Pair]()

@@ -43,7 +43,7 @@ from strategies import any_text, messages, same, values
 from convstore.exceptions import InvalidInputError, UnencodableError
 from convstore.messages import encoding as rules
 from convstore.messages import values as value_rules
-from convstore.messages.compression import CHUNK_BYTES, compress, cut, decompress
+from convstore.messages.compression import CHUNK_BYTES, chunk_ends, compress, decompress
 from convstore.messages.encoding import (
     PART_MINIMUM,
     decode_message,
@@ -793,7 +793,7 @@ def _bytes(text: str) -> int:
 @example("😀😀\ud83d\ude00é", 4, None)
 def test_chunks_hold_every_range_and_never_too_many_bytes(text: Any, size: Any, data: Any) -> None:
     """Chunks are cut between characters, none is too large, and what they hold together is the text."""
-    ends = cut(text, size=size)
+    ends = chunk_ends(text, size=size)
     pieces = [text[start:end] for start, end in pairwise([0, *ends])]
     assert ends[-1] == len(text)
     assert "".join(pieces) == text
@@ -815,7 +815,7 @@ def test_chunks_hold_every_range_and_never_too_many_bytes(text: Any, size: Any, 
 )
 def test_real_chunks_stay_below_a_megabyte(text: Any) -> None:
     """At the real size too no chunk is above 1,000,000 bytes of text, and nothing is lost at a boundary."""
-    frames = compress(text, cut(text))
+    frames = compress(text, chunk_ends(text))
     pieces = [decompress(frame) for frame in frames]
     assert "".join(pieces) == text
     assert all(_bytes(piece) <= CHUNK_BYTES == 1_000_000 for piece in pieces)

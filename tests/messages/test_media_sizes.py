@@ -28,7 +28,7 @@ from convstore.messages.media_sizes import (
     MediaSize,
     media_of,
     media_size,
-    pages_of,
+    pdf_pages,
     pixels_of,
     stored_media,
 )
@@ -128,7 +128,7 @@ def test_pages_of_a_pdf_are_counted(packed: bool) -> None:
     assert shape("file", pdf(37, packed=packed)) == ("pdf", (37,))
     assert shape("file", pdf(37, packed=packed, font=False)) == ("scan", (37,))
     assert shape("image", pdf(3, packed=packed), "image/png") == ("pdf", (3,))
-    assert pages_of(pdf(37, packed=packed).replace(b"/Count 37", b"/Count 99999999"))[0] == 37
+    assert pdf_pages(pdf(37, packed=packed).replace(b"/Count 37", b"/Count 99999999"))[0] == 37
 
 
 def test_seconds_of_a_recording_are_read_from_its_head() -> None:

@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from convstore import Conversation, ConversationStore
 from convstore.append import batch
 from convstore.exceptions import ConvstoreError
-from convstore.messages.compression import cut
+from convstore.messages.compression import chunk_ends
 from convstore.messages.encoding import PART_MINIMUM, RESULT_MINIMUM, SMALLEST_PART
 from convstore.messages.values import Codec
 from convstore.readback import passages
@@ -263,7 +263,7 @@ async def test_a_result_is_read_back_whole_at_every_size(
         monkeypatch.setattr(batch, "_ENTRY_BYTES", 0)
         around, fields = [SMALLEST_PART, RESULT_MINIMUM], [0]
     elif change == "small chunks":
-        monkeypatch.setattr(batch, "cut", partial(cut, size=700))
+        monkeypatch.setattr(batch, "chunk_ends", partial(chunk_ends, size=700))
         around, fields = [700, 1_400], [0]
     elif change == "large payloads":  # which are not compared
         monkeypatch.setattr(passages, "_MAX_COMPARED", 2_000)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from convstore.messages.text import fold
-from convstore.readback.page import matches
+from convstore.readback.page import find_matches
 
 
 @given(
@@ -14,7 +14,7 @@ from convstore.readback.page import matches
 )
 def test_matches_are_those_of_the_folded_text(text: str, find: str) -> None:
     """Every range that is found says the same, the first is the first there is, and nothing is overlooked."""
-    ranges = list(matches(text, find))
+    ranges = list(find_matches(text, find))
     assert all(fold(find) in fold(text[start:end]) for start, end in ranges)
     assert bool(ranges) == (fold(find) in fold(text))
     assert len(ranges) == fold(text).count(fold(find))

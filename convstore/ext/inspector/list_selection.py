@@ -22,9 +22,9 @@ from convstore.values.list_rows import (
     ORDERS,
     TIMES,
     ListRow,
-    in_order,
     may_be_since,
     since,
+    sorted_rows,
     with_chip,
 )
 from convstore.values.plain import counted
@@ -162,7 +162,7 @@ async def select(
     )
     matching, missed = await _with_words(store, covered, query, scope)
     in_time = since(matching, TIMES[query.time][1], datetime.now(UTC))
-    rows = in_order(with_chip(in_time, query.chip), query.order)
+    rows = sorted_rows(with_chip(in_time, query.chip), query.order)
     milliseconds = round(1_000 * (time.perf_counter() - began))
     return Selection(query, choice, covered, in_time, rows, missed, following, milliseconds)
 
