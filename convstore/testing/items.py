@@ -194,6 +194,6 @@ class ItemContract:
         moved = {kind: "mark", "facts.items.0.after": 2, "lookup.0": f"items {2:016d}"}
         await database["log"].update_many(query, {"$set": moved})
         assert (
-            "a place that the log does not have"
+            "a position that the log does not have"
             in (await store.verify(**_scope(chat))).findings[0].problem
         )
