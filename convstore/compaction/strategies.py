@@ -164,7 +164,7 @@ class _ChainStrategy(CompactionStrategy):
         return self._summarizer
 
     def _changed(self, **options: bool) -> ChainSummarizer:
-        """Return a copy of the summarizer with other options that folds any number of sections."""
+        """Return a copy of the summarizer with these options changed; it may fold any number of sections."""
         made = copy(self._summarizer)
         made.config = replace(made.config, max_qa_sections=made.config.keep_sections, **options)
         return made

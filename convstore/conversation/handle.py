@@ -815,8 +815,8 @@ class Conversation:
         """Return the messages that best match a query, the best one first.
 
         It searches texts, calls, results and sources of every active message, also those outside views, in any form of
-        the words. Results of the retrieval tool are copies and left out. Three commands in two round trips, and one
-        more for each append with large results among the hits.
+        the words. Results of the retrieval tool are left out, because they are copies. Three commands in two round
+        trips, and one more for each append with large results among the hits.
 
         Args:
             text: The query. Its first 4,096 characters are read, and the 64 rarest words of them count.

@@ -244,7 +244,7 @@ def _are_texts(blocks: Any) -> bool:
 
 
 def _is_document(source: Any) -> bool:
-    """Return True for the source of a plain text or of text blocks."""
+    """Return True for the source of a document of plain text or of text blocks."""
     if not isinstance(source, dict):
         return False
     if source.get("type") == "content":
