@@ -140,8 +140,8 @@ async def _broken_off(chat: Conversation, question: BaseMessage, history: Histor
     turn_id = open_turn_of(history)
     if not turn_id or TurnAccess(chat).held(turn_id):
         return ""
-    asked = next((shown for shown in history.messages if shown.id == turn_id), None)
-    return turn_id if asked and asked.content == question.content else ""
+    logged = next((shown for shown in history.messages if shown.id == turn_id), None)
+    return turn_id if logged and logged.content == question.content else ""
 
 
 def redactor_of(drafts: bool | Callable[[str], str]) -> Callable[[str], str] | None:

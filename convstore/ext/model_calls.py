@@ -64,7 +64,7 @@ class ResultPairing:
         self._callers = dict[str, int]()
 
     def add(self, stored: StoredMessage) -> AnsweredCall | None:
-        """Add the next message; return the call that it answers, None if it is no result or its call is not known."""
+        """Add the next message; return the call that it answers, None for other messages and unknown calls."""
         open_slots = self._open[stored.turn_id]
         if isinstance(stored.message, ToolMessage):
             slot = open_slots.answer(stored.message, stored.ordinal)

@@ -146,9 +146,11 @@ def _notes(history: StateHistory, removed: Removed) -> list[str]:
     """Return notes that count removed and replaced messages, and the parts that are left out."""
     messages = history.messages()
     notes = list[str]()
-    if gone := sum(not message.is_active for message in messages):
+    if rewound := sum(not message.is_active for message in messages):
         outcome = {"rewind": "rewound", "leave out": "left out"}[removed]
-        notes.append(f"{outcome}: {counted(gone, 'message')} that the graph removed from its state")
+        notes.append(
+            f"{outcome}: {counted(rewound, 'message')} that the graph removed from its state"
+        )
     if replaced := sum(message.is_replaced for message in messages):
         notes.append(
             f"replaced in the state: {counted(replaced, 'message')}; the last content is imported"

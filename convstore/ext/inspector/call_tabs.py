@@ -84,7 +84,7 @@ def _sent(view: AlignedView, start: int) -> Iterator[_SentRow]:
         yield _SentRow(
             _ROLES.get(message.type, message.type),
             getattr(message, "tool_call_id", ""),
-            view.said.get(id(message), ("", ""))[0],
+            view.labels.get(id(message), ("", ""))[0],
             part,
             ordinals.get(message.id, 0),
             beginning,
@@ -116,7 +116,7 @@ async def changes_page(request: Request, chat: Conversation) -> Response:
         changes=changes,
         prompt_unknown="" if is_prompt_known else PROMPT_UNKNOWN,
         ordinals=ordinals,
-        said=(before.said if before else {}) | view.said,
+        labels=(before.labels if before else {}) | view.labels,
         id=id,
     )
 
@@ -158,7 +158,7 @@ async def tools_page(request: Request, chat: Conversation) -> Response:
         "tools",
         calls,
         view,
-        looked_at=messages,
+        scanned=messages,
         by_tool=tools,
         shown=shown,
         any_failed=any(tool.failed for tool in tools),

@@ -163,9 +163,9 @@ def _replacement(
     new = after.history.messages
     forms = {old[index].id: index for index in removed}
     kept = {new[index].id for index in added}
-    gone = [index for index in removed if old[index].id not in kept]
-    if gone:
-        yield _line("was", before, gone)
+    removed_only = [index for index in removed if old[index].id not in kept]
+    if removed_only:
+        yield _line("was", before, removed_only)
     for index in added:
         yield from _changed(before, after, forms.get(new[index].id), index)
 

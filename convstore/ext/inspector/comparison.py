@@ -103,7 +103,7 @@ class AlignedView:
         end: The end of the conversation, for the view of the next call.
 
     Attributes:
-        said: Label and explanation of each message that only the view has, by Python's `id()` of it.
+        labels: Label and explanation of each message that only the view has, by Python's `id()` of it.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class AlignedView:
         self._added_after: dict[str | None, list[ShownForm]] = {}
         self._added_before: dict[str | None, list[ShownForm]] = {}
         self._replacing: dict[str, ShownForm] = {}
-        self.said: dict[int, tuple[str, str]] = {}
+        self.labels: dict[int, tuple[str, str]] = {}
         self._place()
 
     def _place(self) -> None:
@@ -149,12 +149,12 @@ class AlignedView:
         for message, size, part in zip(self.history.messages, self.sizes, self.keys, strict=True):
             kind = kind_of(message)
             if kind in ADDED:
-                self.said[id(message)] = self._said_of(kind, part)
+                self.labels[id(message)] = self._label(kind, part)
             if kind in ADDED and message.id not in self._late:
                 version = self.history.version if kind == "summary" else 0
-                said = self.said[id(message)]
+                label, why = self.labels[id(message)]
                 count_ = self._replaced[kind]
-                added = ShownForm(kind, *said, size, message, version, part, count_)
+                added = ShownForm(kind, label, why, size, message, version, part, count_)
                 is_leading = kind in ("summary", "note") or last is None
                 (pending if is_leading else self._added_after.setdefault(last, [])).append(added)
                 self._replacing.setdefault(kind, added)
@@ -165,7 +165,7 @@ class AlignedView:
             last = message.id
         self._added_after.setdefault(last, []).extend(pending)
 
-    def _said_of(self, kind: str, part: str) -> tuple[str, str]:
+    def _label(self, kind: str, part: str) -> tuple[str, str]:
         """Return the label and explanation of a message that only views have."""
         status = self.end.status if self.end and part == "now" else ""
         if kind == "missing_result" and status in MISSING_RESULT:

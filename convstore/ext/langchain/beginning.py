@@ -354,10 +354,10 @@ class _RunStart:
         part = next_part(rest, found, skip=len(ids_of(replies) - self.logged))
         run.ahead = part.messages
         run.is_answered = part.is_answered and not may_be_structured(part.messages[-1])
-        here = [each for each in self.messages if each.id in ids_of(rest)]
+        stored = [each for each in self.messages if each.id in ids_of(rest)]
         if not run.is_answered:
-            return list(map(removal, here))
-        return self._at_end(part.messages, here) if here else part.messages
+            return list(map(removal, stored))
+        return self._at_end(part.messages, stored) if stored else part.messages
 
 
 def _answers(messages: Iterable[BaseMessage]) -> set[str]:

@@ -58,8 +58,8 @@ async def find_resent(
     Raises:
         HistoryDivergedError: The client sent a history that differs from the log.
     """
-    said = _said(messages, trust, is_client=is_client)
-    unknown = _from_first_unknown(said, logged)
+    candidates = _from_client(messages, trust, is_client=is_client)
+    unknown = _from_first_unknown(candidates, logged)
     resender = (await host_of(chat).services()).resender
     sent = resender.read(unknown, trust)
     if await _are_new_questions(sent, is_client=is_client):
@@ -76,9 +76,9 @@ async def find_resent(
         return await _ComparedInput(messages, found).without_known(chat, logged)
 
     batches = [unknown]
-    if len(unknown) < len(said) and (is_client or trust.is_all):
+    if len(unknown) < len(candidates) and (is_client or trust.is_all):
         # The state may hold a logged turn followed by the whole history, or a history with ids on some messages only.
-        batches.append(said)
+        batches.append(candidates)
     error: HistoryDivergedError | None = None
     for batch in _histories(batches, trust):
         try:
@@ -94,7 +94,9 @@ async def find_resent(
     return replace(await compared(unknown, is_new=True), known=None)
 
 
-def _said(messages: Sequence[BaseMessage], trust: Trust, *, is_client: bool) -> list[BaseMessage]:
+def _from_client(
+    messages: Sequence[BaseMessage], trust: Trust, *, is_client: bool
+) -> list[BaseMessage]:
     """Return the messages of a state that a client may have sent."""
     question = last_question(messages)
     end = len(messages)
@@ -111,10 +113,10 @@ def _said(messages: Sequence[BaseMessage], trust: Trust, *, is_client: bool) -> 
     ]
 
 
-def _from_first_unknown(said: list[BaseMessage], logged: set[str]) -> list[BaseMessage]:
+def _from_first_unknown(candidates: list[BaseMessage], logged: set[str]) -> list[BaseMessage]:
     """Return the messages from the first unknown one on."""
-    unknown = (at for at, message in enumerate(said) if message.id not in logged)
-    return said[next(unknown, len(said)) :]
+    unknown = (at for at, message in enumerate(candidates) if message.id not in logged)
+    return candidates[next(unknown, len(candidates)) :]
 
 
 def _is_plain_question(item: SentMessage) -> bool:

@@ -161,11 +161,11 @@ def _asked_by_tool(
     if value.get("type") != "tool_approval":
         return {}
     # All fields are compared, because an agent inside the tool may ask about its own call with the same id.
-    asked = (value.get("tool_call_id"), value.get("name"), value.get("args"))
+    wanted = (value.get("tool_call_id"), value.get("name"), value.get("args"))
     return {
         id_: Pause(interrupt)
         for call, id_ in calls
-        if (call["id"], call["name"], call["args"]) == asked
+        if (call["id"], call["name"], call["args"]) == wanted
     }
 
 
@@ -177,8 +177,8 @@ def _asked_in_batch(
     rest = iter(calls)
     configs = value.get("review_configs", ())
     for action, config in zip(value.get("action_requests", ()), configs, strict=False):
-        asked = (action["name"], action["args"])
-        same = (id_ for call, id_ in rest if (call["name"], call["args"]) == asked)
+        wanted = (action["name"], action["args"])
+        same = (id_ for call, id_ in rest if (call["name"], call["args"]) == wanted)
         if id_ := next(same, ""):
             found[id_] = Pause(interrupt, True, tuple(config["allowed_decisions"]))
     return found

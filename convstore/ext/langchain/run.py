@@ -122,10 +122,10 @@ class AgentRun:
         """Return the model's stored reply to this step, from an earlier run; None if the model has to be called."""
         if not self.ahead:
             return None
-        here = ids_of(messages)
+        state_ids = ids_of(messages)
         steps = step_ids(self.ahead)
         # The state may have lost a part of a step, or all of earlier steps.
-        reached = [at for at, step in enumerate(steps) if not here.isdisjoint(step)]
+        reached = [at for at, step in enumerate(steps) if not state_ids.isdisjoint(step)]
         following = steps[max(reached, default=-1) + 1 :]
         wanted = following[0][0] if following else None
         return next(

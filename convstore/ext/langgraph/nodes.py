@@ -474,20 +474,22 @@ async def _append_named(
     if not named:
         return [], 0
     entry = 0
-    left = stamp
+    unused_stamp = stamp
     is_begun = turn_id not in ids_of(named)
 
     async def append(batch: Sequence[BaseMessage]) -> None:
-        nonlocal entry, left, is_begun
+        nonlocal entry, unused_stamp, is_begun
         is_earlier = not is_begun and turn_id not in ids_of(batch)
         if is_earlier or turn_id is None:
-            receipt = await chat.append(without_marks(batch), stamp=left, **options)
+            receipt = await chat.append(without_marks(batch), stamp=unused_stamp, **options)
         else:
             held = await hold_turn(chat, turn_id, busy=busy)
-            receipt = await TurnAccess(chat).append(held, batch, stamp=left, **options)
+            receipt = await TurnAccess(chat).append(held, batch, stamp=unused_stamp, **options)
         entry = receipt.entry or entry
         is_begun = not is_earlier
-        left = None if any(isinstance(message, AIMessage) for message in batch) else left
+        unused_stamp = (
+            None if any(isinstance(message, AIMessage) for message in batch) else unused_stamp
+        )
 
     await append_in_halves(append, named)
     return list(named), entry
@@ -548,8 +550,8 @@ async def _replace_by_answer(
     since = messages[question + is_there :]
     if is_there and messages[question] in new:
         await chat.append(messages[question])  # writes nothing; refuses other content
-    left = ids_of(since) & ids_of(new)
-    removals = [RemoveMessage(str(each.id)) for each in since if each.id in left]
+    replaced = ids_of(since) & ids_of(new)
+    removals = [RemoveMessage(str(each.id)) for each in since if each.id in replaced]
     missing = [] if answer.id in ids_of(messages) else [answer]
     return {"messages": [*removals, *missing], "convstore_logged": [str(answer.id)]}
 

@@ -279,19 +279,19 @@ def compose(
     report = loaded.history.report
     changed = {*report.stubbed, *report.shortened}  # in a view over budget
     head = view[:start]
-    here = [_own(message, own, keep=message.id in changed) for message in view[start:]]
+    current = [_own(message, own, keep=message.id in changed) for message in view[start:]]
     shown = loaded.covered | ids_of(view)
     fresh = [each for each in with_unread(loaded.turn, messages) if each.id not in shown]
-    whole = without_marks([*head, *here, *fresh])
+    whole = without_marks([*head, *current, *fresh])
     if loaded.policy.view == "conversation":
-        whole = [*head, *get_conversational_history(without_marks([*here, *fresh]))]
+        whole = [*head, *get_conversational_history(without_marks([*current, *fresh]))]
     return fit_for(whole, loaded.policy.rules, dropped)
 
 
 def begin_of(turn_id: str | None, messages: Sequence[BaseMessage]) -> int:
     """Return the index of a question in a state, else that of the newest question, else 0."""
-    here = (at for at, message in enumerate(messages) if message.id == turn_id)
-    return next(here, last_question(messages) or 0)
+    positions = (at for at, message in enumerate(messages) if message.id == turn_id)
+    return next(positions, last_question(messages) or 0)
 
 
 def removed_by_load(

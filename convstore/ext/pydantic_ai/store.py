@@ -372,14 +372,14 @@ async def _append_after(
         with suppress(LogMovedError):  # another part of the application has appended
             return await _append(chat, messages, after)
     path = await _history(chat, mark_of(messages[0])["parent"] if messages else record.head_id)
-    again = [message for entry in path for message in to_log(entry, copy=f"~{record.revision}")]
+    copies = [message for entry in path for message in to_log(entry, copy=f"~{record.revision}")]
     active = [stored.message async for stored in newest_first(chat) if mark_of(stored.message)][
         ::-1
     ]
-    shared = equal_at_start(map(_original_id, active), map(_original_id, again))
+    shared = equal_at_start(map(_original_id, active), map(_original_id, copies))
     if shared < len(active):
         await chat.rewind(before_id=str(active[shared].id))
-    return await _append(chat, [*again[shared:], *messages])
+    return await _append(chat, [*copies[shared:], *messages])
 
 
 async def _append(

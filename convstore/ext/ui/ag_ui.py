@@ -92,11 +92,15 @@ class AGUIEncoder:
     def end(self, outcome: Outcome) -> Iterator[Event]:
         """End the run: with the calls that a person has to decide about, or those that the client has to run."""
         yield from self._closed()
-        asked = [_interrupt(part) for part in self._calls if "approval" in part]
+        interrupts = [_interrupt(part) for part in self._calls if "approval" in part]
         pending = [part["toolCallId"] for part in self._calls if "approval" not in part]
         found: Event = {"type": "success"} | ({"pendingToolCallIds": pending} if pending else {})
-        if asked or outcome == "stopped":
-            found = {"type": "interrupt", "interrupts": asked} if asked else {"type": "cancelled"}
+        if interrupts or outcome == "stopped":
+            found = (
+                {"type": "interrupt", "interrupts": interrupts}
+                if interrupts
+                else {"type": "cancelled"}
+            )
         yield {"type": "RUN_FINISHED", **self._run, "outcome": found}
 
     def fail(self, text: str) -> Iterator[Event]:
@@ -263,8 +267,8 @@ def _call(part: Part) -> dict[str, Any]:
     approval = part.get("approval")
     arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
     function = {"name": _name(part), "arguments": arguments}
-    asked = {"metadata": {"approval": approval}} if approval else {}
-    return {"id": part["toolCallId"], "type": "function", "function": function, **asked}
+    extra = {"metadata": {"approval": approval}} if approval else {}
+    return {"id": part["toolCallId"], "type": "function", "function": function, **extra}
 
 
 def _name(call: Part) -> str:

@@ -187,10 +187,10 @@ def _shown(turn: Turn, state: TurnState | None, reader: TurnReader, *, system: b
     if not system:
         _drop_system(turn, reader)
     shown = reader.turn(turn.turn_id, turn.messages, turn.waiting_calls, is_over=turn.is_finished)
-    said = _answer_of(turn)
-    about = dict(reader.metadata.get(said or turn.turn_id, {}))
-    if said:
-        about["messageId"] = said
+    answer_id = _answer_of(turn)
+    about = dict(reader.metadata.get(answer_id or turn.turn_id, {}))
+    if answer_id:
+        about["messageId"] = answer_id
     if state and state.draft:
         reply = StreamedReply()
         reply.add(state.draft)

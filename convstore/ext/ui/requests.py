@@ -254,15 +254,15 @@ def _of_ai_sdk(body: _Fields, key: str, common: _Fields) -> UIRequest:
 
 def _of_ag_ui(body: _Fields, key: str, common: _Fields) -> UIRequest:
     messages = _items(body, "messages", of="the body")
-    asked = 0
+    position = 0
     for index, message in enumerate(messages):
         if message.get("role") == "user":
-            asked = index
-    question = messages[asked]
-    shown = messages[asked + 1 :]
+            position = index
+    question = messages[position]
+    shown = messages[position + 1 :]
     props = body.get("forwardedProps")
-    wish = props if isinstance(props, Mapping) else {}
-    if wish.get("trigger") != "regenerate-message":
+    options = props if isinstance(props, Mapping) else {}
+    if options.get("trigger") != "regenerate-message":
         answers = _items(body, "resume", of="the body") if body.get("resume") else []
         decisions = _decisions([_answer_of_interrupt(answer) for answer in answers])
         results = _client_results(shown)
@@ -277,9 +277,11 @@ def _of_ag_ui(body: _Fields, key: str, common: _Fields) -> UIRequest:
             )
     content = question.get("content")
     if isinstance(content, str):
-        return _question_request(question, [{"type": "text", "text": content}], wish, key, common)
+        return _question_request(
+            question, [{"type": "text", "text": content}], options, key, common
+        )
     parts = _items(question, "content", of="the question")
-    return _question_request(question, parts, wish, key, common)
+    return _question_request(question, parts, options, key, common)
 
 
 def _client_results(messages: Sequence[_Fields]) -> dict[str, str]:
@@ -295,13 +297,15 @@ def _client_results(messages: Sequence[_Fields]) -> dict[str, str]:
 
 
 def _question_request(
-    last: _Fields, parts: Sequence[_Fields], wish: _Fields, key: str, common: _Fields
+    last: _Fields, parts: Sequence[_Fields], options: _Fields, key: str, common: _Fields
 ) -> UIRequest:
     """Return a request of the kind "ask", "edit" or "regenerate"."""
     own = _id(last, "id", of=_LAST).removeprefix(ANSWER)
-    replaced = wish.get("messageId")
-    check_one_of(wish.get("trigger"), None, "submit-message", "regenerate-message", name="trigger")
-    if wish.get("trigger") == "regenerate-message":
+    replaced = options.get("messageId")
+    check_one_of(
+        options.get("trigger"), None, "submit-message", "regenerate-message", name="trigger"
+    )
+    if options.get("trigger") == "regenerate-message":
         return UIRequest(kind="regenerate", turn_id=own, key=key, **common)
     if last.get("role") != "user":
         role = _get(last, "role", str, of=_LAST)[:40]
@@ -314,7 +318,7 @@ def _question_request(
     question = HumanMessage(content_of(blocks), id=check_id(turn_id, name="request_id"))
     if replaced is None:
         return UIRequest(kind="ask", turn_id=turn_id, question=question, **common)
-    instead_of = _id(wish, "messageId", of="the request")
+    instead_of = _id(options, "messageId", of="the request")
     return UIRequest(
         kind="edit", turn_id=turn_id, question=question, instead_of=instead_of, **common
     )

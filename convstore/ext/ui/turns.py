@@ -117,7 +117,7 @@ class TurnReader(ContentReader):
         self, messages: Sequence[BaseMessage], waiting: Iterable[TurnCall], *, is_over: bool
     ) -> tuple[dict[str, list[Part]], dict[int, tuple[str, list[Part]]]]:
         """Return the parts of calls by message id, and for each result the id of the call's message and its parts."""
-        asked = {call.result_id for call in waiting if call.name not in self._client_tools}
+        approvals = {call.result_id for call in waiting if call.name not in self._client_tools}
         written = _invalid_arguments(messages)
         calls = dict[str, list[Part]]()
         results = dict[int, tuple[str, list[Part]]]()
@@ -129,7 +129,7 @@ class TurnReader(ContentReader):
             if result:
                 results[id(result)] = (call.message_id, self._result(result, part))
             else:
-                part |= _open_state(call, asked, is_over=is_over)
+                part |= _open_state(call, approvals, is_over=is_over)
             calls.setdefault(call.message_id, []).append(part)
         return calls, results
 
@@ -256,12 +256,12 @@ def _call_part(call: TurnCall, id_: str, arguments: Any) -> Part:
     return {"type": "dynamic-tool", "toolName": "tool", "toolCallId": id_, "input": arguments}
 
 
-def _open_state(call: TurnCall, asked: Collection[str], *, is_over: bool) -> Part:
-    """Return the state of a call without a result; those in `asked` wait for a person."""
+def _open_state(call: TurnCall, approvals: Collection[str], *, is_over: bool) -> Part:
+    """Return the state of a call without a result; those in `approvals` wait for a person."""
     if call.error or is_over:
         error = valid_text(call.error) or "The call has no result."
         return {"state": "output-error", "errorText": error}
-    if call.result_id in asked:
+    if call.result_id in approvals:
         return {"state": "approval-requested", "approval": {"id": call.result_id}}
     return {"state": "input-available"}
 
