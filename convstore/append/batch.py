@@ -69,7 +69,7 @@ _SMALLER_PARTS = (
     (SMALLEST_PART, False),
     (SMALLEST_PART, True),
 )
-"""Steps that make an entry smaller: the length from which a part moves to a payload, and if whole contents move."""
+"""Steps that make an entry smaller, in order: the length from which parts move to payloads; if whole contents move."""
 _ENTRY_BYTES = 900_000
 """Estimated size of an entry above which smaller parts of its messages move to payloads."""
 _NO_SOURCES = FoundSources()
@@ -83,7 +83,7 @@ class PreparedMessage(NamedTuple):
         message: The message itself.
         stored: Its stored form, of which `compose` sets the fields that depend on its position.
         view_tokens: Its size in views without a stub.
-        payload: The parts outside the body, concatenated.
+        payload: The parts outside the body, concatenated; "" if there are none.
         chunks: The compressed payload.
         sources: The sources of a tool result, which `compose` numbers; `given` is the number that the tool gave.
         read_back: Numbers of older sources that a page of ``retrieve_previous_sources`` shows.

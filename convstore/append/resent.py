@@ -70,8 +70,8 @@ def compare(
 ) -> HistoryMatch:
     """Find the messages of a batch that the log has.
 
-    A batch with a single question and nothing after it is new. Where questions repeat, the answers decide which of them
-    are known.
+    A question is new if it is the only one of the batch and nothing follows it. Where questions repeat, the answers
+    decide which of them are known.
 
     Args:
         batch: The messages of a history.
@@ -145,19 +145,19 @@ def _compared(messages: Sequence[EntryMessage], *, answers: bool) -> list[EntryM
 
 
 def _last_agreement(
-    sent: Sequence[EntryMessage], log_turns: Sequence[EntryMessage]
+    sent: Sequence[EntryMessage], log: Sequence[EntryMessage]
 ) -> EntryMessage | None:
     """Return the last message of the longest match between the log and a prefix of the history, if any matches."""
     lengths = _agreements(
         [message.content_digest for message in sent],
-        [message.content_digest for message in log_turns],
+        [message.content_digest for message in log],
     )
     longest = max(lengths, default=0)
     if not longest:
         return None
     ends = [index for index, length in enumerate(lengths) if length == longest]
     is_prefix = ends[0] == longest - 1
-    return log_turns[ends[0] if is_prefix else ends[-1]]
+    return log[ends[0] if is_prefix else ends[-1]]
 
 
 _Turn = list[tuple[int, EntryMessage]]

@@ -80,7 +80,7 @@ def is_answer_item(value: Mapping[str, Any]) -> bool:
 
 
 def may_be_item(value: Any) -> bool:
-    """Return True for a dict of an unknown type: it is an item of an answer if it is next to another item."""
+    """Return True for a dict of an unknown type, which is an item of an answer if it is next to another item."""
     kind = value.get("type") if isinstance(value, Mapping) else None
     if not isinstance(kind, str) or "role" in value or is_refused(value):
         return False
@@ -89,7 +89,7 @@ def may_be_item(value: Any) -> bool:
 
 
 def is_refused(value: Mapping[str, Any]) -> bool:
-    """Return True for an item that is not supported: the client answers it with an item of a type of its own."""
+    """Return True for an item that is not supported: the client answers it in another way, or it is a reference."""
     kind = value.get("type")
     is_of_client = kind in ("tool_search_call", "tool_search_output") and (
         value.get("execution") == "client"

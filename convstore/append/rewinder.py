@@ -124,10 +124,7 @@ class Rewinder:
     async def _before(
         self, log: Snapshot, row: StoredMessageRow, ordinal: int
     ) -> StoredMessageRow | None:
-        """Return the message with an ordinal that is smaller than that of a row, from its entry or from the database.
-
-        Returns None if `ordinal` is 0.
-        """
+        """Return the message with an earlier ordinal than that of a row, if it exists; it may be in the same entry."""
         for message in row.entry.messages:
             if message.ordinal == ordinal:
                 return StoredMessageRow(message, (), row.entry)
@@ -232,9 +229,8 @@ class Rewinder:
         event = EVENT.of(entry)
         if event and event.variant:
             before = (await self._reader.branch(cached, event, through=entry.number - 1)).totals
-        elif (
-            entry.is_rewind
-        ):  # the rest of a variant whose first entries were lost, and left out by a repair
+        elif entry.is_rewind:
+            # a repair wrote it: the rest of a variant whose first entries were lost
             last = rewinds.last_active(entry.first - 1)
             return (await self.point(cached, last, rewinds, is_after=True))[1] if last else Totals()
         elif entry.number > 1:

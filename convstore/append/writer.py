@@ -284,7 +284,7 @@ class Writer:
         return condition.refusal is not None or not condition.follows(tail)
 
     async def _tail(self, cached: CachedConversation, new: Batch) -> Totals:
-        """Return the tail with all fields that this append needs; no command if it is cached."""
+        """Return the tail with all fields that this append needs; no command if the cached tail has them."""
         tail = cached.tail
         if tail is None or not new.can_follow(tail):
             cached.tail = None
@@ -422,7 +422,7 @@ class Writer:
         A unique index rejects a repeated number of a tool, but not one that the store gave to another source.
 
         Raises:
-            SourceIdClashError: A number is taken, and the options do not allow to renumber.
+            SourceIdClashError: A number is taken, and the options do not allow renumbering.
         """
         is_child = bool(parent_id(cached.conversation))
         while True:

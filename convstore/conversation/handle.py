@@ -405,7 +405,7 @@ class Conversation:
             policy: Limits of the view; None for the store's.
 
         Raises:
-            InvalidInputError: `policy` is not a policy, or summarises on load and the store has no summarizer.
+            InvalidInputError: `policy` is not a policy, or summarises ``before_load`` and the store has no summarizer.
             CorruptDocumentError: A stored document is damaged; the error names it.
             StoreUnavailableError: The server did not answer.
         """
@@ -542,9 +542,9 @@ class Conversation:
     async def delete(self) -> ErasureReceipt:
         """Delete this conversation permanently with everything in it. The scope is then a new, empty conversation.
 
-        It also discards appends in flight, and appends within the next 10 seconds by a process that has not learnt of
-        the deletion yet. Those return a receipt; their process logs and counts the loss once it learns of it. A failed
-        or killed call can be retried as it is. Returns a receipt of the removed data.
+        It also discards appends in flight, and those of the next 10 seconds by a process that has not learnt of it:
+        they return a receipt, and the process logs and counts the loss once it learns of it. Nothing happens if there
+        is no conversation. A failed or killed call can be retried as it is. Returns a receipt of the removed data.
         """
         return await (await self._services()).retention.delete(self._scope)
 

@@ -173,7 +173,7 @@ class ConversationLog:
         return changes.found
 
     async def make_change(self, change: LogChange) -> None:
-        """Apply a change of an archive that has no messages.
+        """Apply a change from an archive that comes without messages.
 
         Raises:
             TailMoved: Another writer appended meanwhile.

@@ -64,9 +64,9 @@ _NO_SOURCES = {"content": "No results."}
 class TurnSession:
     """One turn of a conversation that this worker holds, so that other workers neither answer it nor ask a question.
 
-    `Conversation.turn` returns it. ``async with`` renews the lease in the background and always releases it at the end.
-    A session that is never entered lapses after 30 seconds, like that of a killed worker. Then another worker can
-    continue the turn from the log.
+    `Conversation.turn` returns it. ``async with`` renews the lease in the background and releases it at the end,
+    whatever happened in between, also in another task. A session that is never entered lapses after 30 seconds, like
+    that of a killed worker. Then another worker can continue the turn from the log.
 
     A stop ends the body with a `TurnClosedError`, raised for example by an agent inside the turn. The exit swallows it.
 
@@ -256,8 +256,8 @@ class TurnSession:
             source: A stream of LangChain, of OpenAI's SDK (Chat Completions or Responses), of Anthropic's, or of
                 strings.
             on_stop: "discard" appends nothing of a reply that was stopped.
-            redact: Removes text from the draft that a later step would remove from the reply. If it fails, no draft is
-                stored, and the class of the error is logged.
+            redact: Returns the text for the draft, without parts that a later step would remove from the reply. If it
+                fails, no draft is stored, and the class of the error is logged.
 
         Raises:
             InvalidInputError: The source has another type.

@@ -97,7 +97,7 @@ class TurnAccess:
         """Append messages of an agent to a turn. `how` are options of `Conversation.append`.
 
         Messages that a tool added to its result are marked in the agent's state; the log stores the mark as a column.
-        If the question was rewound during the run, the messages are stored with its id: readers list them as messages
+        If the question was rewound during the run, the messages still belong to its turn: readers list them as messages
         of no turn, and they answer no other question. If the log never had the question, the end of the log decides
         which turn they belong to. When a reply is among them, its draft is deleted.
         """
@@ -234,5 +234,5 @@ class TurnAccess:
         return [], ""
 
     async def at_places(self, turn_ids: Sequence[str]) -> dict[str, Standing]:
-        """Return the variants of some active turns, by turn id; turns without other variants are left out."""
+        """Return the variants at the places of some active turns, by turn id; turns without others are left out."""
         return await (await self._services()).variants.at_places(self._scope, turn_ids)

@@ -40,7 +40,7 @@ _ANSWER_WEIGHT = 0.9
 """A human message with this share of the query is the same question, asked before. The next messages with a word of the
 query, up to this number, make up this part of the difference between its score and theirs."""
 _ENOUGH_WINDOWS = 3_000
-"""Number of windows after which no further words are read, the rarest first; it bounds the time of a query."""
+"""Words are read from the rarest on until they have this number of windows, which bounds the time of a query."""
 
 _MAX_NEIGHBOURED = 500
 """Number of windows above which a word does not count for neighbours, because it says little and costs time."""
@@ -94,7 +94,7 @@ def _raise_answers(
     questions: Iterable[int],
     is_allowed: Callable[[int, IndexedMessage], bool],
 ) -> None:
-    """Raise the values of messages that may answer a question to just below that of the question."""
+    """Raise the values of messages that may answer a question, by `_ANSWER_WEIGHT` of what the question has more."""
     keys_at = dict[int, list[int]]()
     for key in values:
         keys_at.setdefault(key % log.size, []).append(key)
@@ -141,7 +141,7 @@ class _Log:
         return tuple(sorted(found, key=lambda window: (-scores[window], window)))
 
     def answered_at(self, question: int) -> range:
-        """Return the positions of messages that may answer a question: the next ones up to the next human message."""
+        """Return the positions of messages that may answer a question: the next 8, up to the next human message."""
         end = min(question + 1 + _ANSWERS, self.size)
         return range(
             question + 1, next((at for at in range(question + 1, end) if at in self.humans), end)

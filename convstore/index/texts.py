@@ -243,7 +243,7 @@ class Snippets:
         return shown.strip()
 
     def marks(self, text: str) -> list[tuple[int, int]]:
-        """Return start and end of each word of the query in a text, in order; adjacent ones are joined.
+        """Return start and end of each word of the query in a text, in order; words that touch or overlap are joined.
 
         >>> Snippets([("seal",)]).marks("Two seals bark.")
         [(4, 9)]

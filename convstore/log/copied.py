@@ -156,7 +156,7 @@ class LogCopy:
         made = self._made(entry, kept, payloads, facts, branch)
         if branch is not None:
             made = branch.entry_of(made, self.tail, self.active)
-            # a repair may have moved another rewind, whose own entry was lost, into this entry
+            # its ranges may include those of a rewind whose own entry was lost
             if BRANCH.of(entry):
                 made = self._with_rewinds(made, entry)
         elif event is not None and event.kind == "begin":

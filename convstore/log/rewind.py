@@ -301,7 +301,7 @@ class Change(NamedTuple):
         kept: The rewound ranges before `first`, as of the change.
         first: The first message to rewind, with all later ones; the next ordinal of the log to rewind no message.
         entry: The first entry that contains only messages to rewind.
-        point: Totals with the counts of the messages that stay active.
+        point: Totals with the counts of the messages that are active after the change.
         undo: Number of the rewind that can be undone after the change; None for the change itself.
         facts: Further facts of its entry.
     """

@@ -127,7 +127,7 @@ class Collection:
         return True
 
     async def update(self, query: Document, change: Any, *, upsert: bool = False) -> bool:
-        """Update or insert a document by a mapping or a pipeline; False if the filter matched nothing."""
+        """Update a document by a mapping or a pipeline, or insert it with `upsert`; False if neither happened."""
         async with driver_errors():
             try:
                 result = await self.driver_collection.update_one(dict(query), change, upsert=upsert)

@@ -188,7 +188,7 @@ class States:
         """Move the marks of a policy's record if no record of the state moved since. One command.
 
         The last 32 moves of each policy are stored for past views. If the state has records of 16 policies, the record
-        of a new policy replaces the one that moved least recently.
+        of a new policy replaces the one that moved least recently; the caller checks that this was a day ago.
 
         Args:
             state: The state as it was read.

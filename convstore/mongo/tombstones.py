@@ -251,9 +251,8 @@ class Tombstones:
             key = {"_id": tombstone_id(conversation)}
             given_up = {"$set": {"copying": False}}
             tombstone = await self._heads.find_and_update(key, given_up)
-        if tombstone and tombstone.get(
-            "of"
-        ):  # the copy of a repair must not replace the log any more
+        # the copy of a repair must not replace the log any more
+        if tombstone and tombstone.get("of"):
             await self._heads.update(
                 {"_id": tombstone["head"], "copy": conversation}, {"$unset": {"copy": ""}}
             )

@@ -190,8 +190,8 @@ class ConversationCache:
 
     Attributes:
         size: Estimated memory in bytes.
-        on_discarded: Called if another worker deleted a conversation, with the number of messages that this store had
-            appended to it unnoticed.
+        on_discarded: Called if another worker deleted a conversation, with the number of messages that this store
+            appended to it and that were lost unnoticed.
     """
 
     def __init__(self, clock: Clock, scope_keys: Sequence[str]) -> None:

@@ -244,7 +244,7 @@ class LogReader:
         return cached, row
 
     async def entry_with(self, cached: CachedConversation, ordinal: int) -> int:
-        """Return the number of the entry with a message, or 1 if the log has no such message. At most one command."""
+        """Return the number of the entry with a message, or of the last one before it, else 1. At most one command."""
         if ordinal <= 1:
             return 1
         found = await self.log.entries_around(cached.conversation, before=ordinal + 1, limit=1)
@@ -563,7 +563,7 @@ def check_links(conversation: str, entries: Sequence[Entry]) -> None:
     """Check that each entry follows the one before it, directly or after entries with only items.
 
     Raises:
-        BrokenLogError: An entry with messages is missing, or an entry names another predecessor.
+        BrokenLogError: An entry that has more than items is missing, or an entry names another predecessor.
     """
     for before, entry in pairwise(entries):
         if entry.after != before.totals.link:

@@ -169,7 +169,7 @@ class AcrossSearcher:
     async def _with_active(
         self, search: _Search, logs: Sequence[SearchedLog], indexes: Collection[int]
     ) -> list[SearchedLog]:
-        """Return the logs, some of them with their active messages. One command for each of these."""
+        """Return the logs, some of them with their active messages; at most two commands for each of these."""
 
         async def read(index: int) -> SearchedLog:
             (cached, totals) = search.conversations[index]

@@ -90,7 +90,7 @@ class SearchedLog:
     unsealed: Unsealed | None = None
 
     def is_active(self, message: IndexedMessage) -> bool:
-        """Return True for an active message; also True if the active messages were not read."""
+        """Return True for an active message, or if the active messages were not read; False without any parts."""
         return bool(self.parts) and (
             self.snapshot is None or self.snapshot.active.has(message.ordinal)
         )

@@ -546,7 +546,8 @@ class ConversationStore:
         """Delete idle conversations as `erase` does, and return a receipt of the removed data.
 
         No acknowledged message is lost: a conversation that is written to during the call is kept, or the append begins
-        a new one. Setting a title counts as use. Idempotent, and safe to run concurrently.
+        a new one. Setting a title counts as use. Conversations are removed as a whole. Idempotent, and safe to run
+        concurrently.
 
         Args:
             older_than: Time since the last entry; at least 5 minutes.

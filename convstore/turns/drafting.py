@@ -81,8 +81,9 @@ class Drafting:
     ``async with`` gives the function that deletes it, for a reply that is appended later: with `keeps` the end writes
     it once more. The end waits for a write in progress, also after an error of its caller: a write that is cancelled
     may be stored after the draft was deleted. If a draft cannot be written, the stream goes on, and its reply is
-    appended all the same. An error of the application's redactor is logged once. Nothing is written once the lease is
-    lost, as it would replace the draft of another worker or outlive its conversation.
+    appended all the same. An error of the application's redactor is logged once. No draft is begun once the lease is
+    lost, as it would replace the draft of another worker or outlive its conversation; later texts only replace the
+    draft that this worker began. Nothing is written while a migration excludes this process.
     """
 
     drafts: Drafts

@@ -102,7 +102,7 @@ class TurnEntrance:
     async def _enter_for_run(self, held: HeldTurn, *, is_new: bool) -> None:
         """Read a turn, or the end of the log if the run will append its question.
 
-        Like any new question, that of the run gives the calls that wait for a person a result that says so.
+        If the question is new, calls that still wait for a person get results that say so, as before any new question.
         """
         held.may_be_superseded = True
         if not is_new:

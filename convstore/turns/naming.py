@@ -52,7 +52,7 @@ class Naming:
 
     Attributes:
         record: The turn, up to the end of the log.
-        key: The id of the turn or of the variant, from which new ids derive.
+        key: The key from which new ids derive: the id of the turn, or the key of the variant.
         first: The ordinal of the first new message.
         generated_ids: Ids that were generated for messages without one.
         maybe_written: Ids of messages that a failed append may have written.

@@ -260,7 +260,10 @@ class Variants:
     async def _rewind_point(
         self, log: Snapshot, question: StoredMessageRow, *, is_after: bool
     ) -> tuple[int, Totals]:
-        """Return the first entry whose messages all follow a question, and the totals there; see `Rewinder.point`."""
+        """Return the first entry with only messages from a question on, and the totals there; see `Rewinder.point`.
+
+        With `is_after` the messages are those after the question.
+        """
         entry = question.entry
         ordinal = question.message.ordinal
         if is_after and ordinal == entry.last and not entry.is_rewind:

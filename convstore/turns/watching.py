@@ -1,7 +1,7 @@
 """Watch a conversation: send a reader new messages, the state of the last turn and its draft as they change.
 
 A watcher reads the entries after those that it has read, and folds them into the record of the last turn. After a
-rewind or its undoing it reads again from the first message that is affected.
+change of the active messages, such as a rewind, it reads again from the first message that is affected.
 """
 
 from __future__ import annotations

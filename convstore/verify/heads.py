@@ -60,13 +60,13 @@ def _difference(
         return "head_date", problem, {"written_at": max(subject.now, entry.at)}
     if ahead := _ahead(subject, head, check):
         problem = (
-            "it has a date in the future, so listings show the conversation too early, "
+            "it has a date in the future, so listings show the conversation too far up, "
             "or pruning keeps it too long"
         )
         return "head_date", problem, ahead
     if _is_late(subject, head, check):
         problem = (
-            "its date is older than the last entry, so listings show the conversation too late"
+            "its date is older than the last entry, so listings show the conversation too far down"
         )
         return "head_behind", problem, {"updated_at": tail.updated_at}
     return None

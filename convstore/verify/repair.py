@@ -174,9 +174,8 @@ class Repairer:
         ):
             return
         copy = LogCopy(self.codec)
-        with suppress(
-            CorruptDocumentError
-        ):  # without them stamps of late replies lose their summaries
+        # without them stamps of late replies lose their summaries
+        with suppress(CorruptDocumentError):
             copy.summaries = frozenset(await self.ends.summaries.all(target))
         async with aclosing(self._batches(source, "")) as batches:
             async for batch in batches:
@@ -265,7 +264,7 @@ def _following(
 ) -> list[Entry]:
     """Add the next entries of a log that a copy lacks to the copy; return the entries to write.
 
-    Entries whose source ids the copy uses for other sources are logged and left out.
+    Entries with source ids of tools that the copy has already are logged and left out.
     """
     following = list[Entry]()
     for entry in entries:

@@ -84,14 +84,19 @@ async def test_a_process_that_erases_a_lost_conversation_forgets_it(
 async def test_whatever_is_wrong_with_a_head_its_conversation_can_be_erased(
     store: ConversationStore, database: Any, damage: dict[str, Any], by: str
 ) -> None:
-    """With everything no document stays, and with what is lost those of other conversations; a dry run counts that."""
+    """With everything no document stays, and with what is lost those of other conversations; a dry run counts that.
+
+    The last progress that is reported is the receipt.
+    """
     chats = [store.conversation(user_id=user, thread_id="t") for user in ("ada", "bo")]
     for chat in chats:
         await chat.append([HumanMessage("hi"), AIMessage("ho")])
     await database["heads"].update_one({"conversation": await id_of(chats[0])}, damage)
     options: dict[str, Any] = {by: True}
     counted = await store.erase(dry_run=True, **options)
-    assert await store.erase(**options) == counted
+    seen = list[ErasureReceipt]()
+    assert await store.erase(progress=seen.append, **options) == counted
+    assert seen[-1] == counted
     kept = 0 if by == "everything" else 1
     assert await database["heads"].count_documents({"sweep_at": {"$exists": False}}) == kept
     assert await database["log"].count_documents({"first": {"$exists": True}}) == kept

@@ -1,8 +1,9 @@
 """The ranges of messages that an entry rewinds; see `log.rewind`.
 
 They are stored as a compressed list with a checksum, 2 to 5 bytes for each range: ``[entry number, number to undo,
-number of the rewind before it, ranges, restored ranges]``. Each range is stored as the distance of its first ordinal to
-the end of the range before it, its size, and the same two numbers for its entries.
+number of the rewind before it, ranges, restored ranges]``. Each range is stored as four differences: of its first
+ordinal to the last one of the range before it, of its last ordinal to its first one, of its first entry to that of the
+range before it, and of its last entry to its first one.
 """
 
 from __future__ import annotations
