@@ -1,7 +1,7 @@
 """Prepare a batch: encode, count and compress its messages before the log is read.
 
-`prepare` runs once, even if the writer then retries at other entry numbers. The module also defines the values that
-the writer returns.
+`prepare_batch` runs once, even if the writer then retries at other entry numbers. The module also defines the values
+that the writer returns.
 
 The module is long because the values that it defines are made and used together.
 """
@@ -81,11 +81,11 @@ class PreparedMessage(NamedTuple):
 
     Attributes:
         message: The message itself.
-        stored: Its stored form, of which `compose` sets the fields that depend on its position.
+        stored: Its stored form, of which `compose_entry` sets the fields that depend on its position.
         view_tokens: Its size in views without a stub.
         payload: The parts outside the body, concatenated; "" if there are none.
         chunks: The compressed payload.
-        sources: The sources of a tool result, which `compose` numbers; `given` is the number that the tool gave.
+        sources: The sources of a tool result, which `compose_entry` numbers; `given` is the number that the tool gave.
         read_back: Numbers of older sources that a page of ``retrieve_previous_sources`` shows.
         text: The content of a tool result as text.
         error: The error message of a failed result, None if it succeeded.
@@ -204,7 +204,7 @@ class Batch:
         return replace(self, prepared=prepared, items=items)
 
 
-def prepare(
+def prepare_batch(
     messages: Sequence[BaseMessage],
     items: Sequence[PlacedItem] = (),
     options: AppendOptions = PLAIN,

@@ -44,7 +44,7 @@ MAX_AHEAD = 1_000_000
 """A tool's source number that exceeds the highest one by more than this is replaced: it would exhaust later numbers."""
 
 
-def compose(
+def compose_entry(
     batch: Batch,
     after: Totals,
     *,

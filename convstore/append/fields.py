@@ -218,7 +218,7 @@ def check_text(value: object, *, field: str, index: int) -> None:
         )
 
 
-def check_id(values: Mapping[str, Any], key: str, *, field: str, index: int) -> None:
+def check_call_id(values: Mapping[str, Any], key: str, *, field: str, index: int) -> None:
     """Raise `InvalidMessageError` unless a call has an id; it may be null or empty, as some servers send it."""
     if key not in values:
         check_text(None, field=field, index=index)

@@ -17,7 +17,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 from pydantic import ValidationError
 
-from convstore.append.fields import check_id, check_text, check_type
+from convstore.append.fields import check_call_id, check_text, check_type
 from convstore.append.responses import (
     OF_SDK,
     OUTPUTS,
@@ -29,7 +29,7 @@ from convstore.append.responses import (
     may_be_item,
     output_of,
     refusal,
-    texts,
+    with_text_blocks,
 )
 from convstore.exceptions import InvalidMessageError, UnfinishedReplyError
 from convstore.messages.langchain_dicts import from_langchain, is_langchain
@@ -53,7 +53,7 @@ class Item(NamedTuple):
     value: Any
 
 
-def read_items(batch: Iterable[Any]) -> list[Item]:
+def convert_formats(batch: Iterable[Any]) -> list[Item]:
     """Return the items of a batch, with dicts of other formats as LangChain messages or OpenAI-format dicts.
 
     One dict with several results becomes a message for each. Adjacent items of one response of OpenAI's Responses API
@@ -63,7 +63,7 @@ def read_items(batch: Iterable[Any]) -> list[Item]:
         InvalidMessageError: An item of a supported format cannot be read, or its kind is not supported.
 
     >>> result = {"type": "tool_result", "tool_use_id": "c1", "content": "4"}
-    >>> [item.value for item in read_items([{"role": "user", "content": [result]}])]
+    >>> [item.value for item in convert_formats([{"role": "user", "content": [result]}])]
     [{'role': 'tool', 'tool_call_id': 'c1', 'content': '4', 'status': 'success'}]
     """
     items: list[Item] = []
@@ -174,7 +174,7 @@ def _from_blocks(value: Mapping[str, Any], content: list[Any], *, index: int) ->
         content = [block for block in content if not _is_deep_call(block)]
         value = {**value, "tool_calls": calls, "content": content}
     if types & TEXTS:
-        return [{**value, "content": texts(content)}]
+        return [{**value, "content": with_text_blocks(content)}]
     return [value]
 
 
@@ -319,7 +319,7 @@ def _results(value: Mapping[str, Any], content: list[Any], *, index: int) -> Ite
     ]
     found = [result_of(block, position, index=index) for position, block in blocks]
     others = {key: part for key, part in value.items() if key not in ("content", "role")}
-    last = {**value, "content": texts(rest)} if rest else {**others, **found.pop()}
+    last = {**value, "content": with_text_blocks(rest)} if rest else {**others, **found.pop()}
     for number, result in enumerate(found):
         own: Any = value.get("id")
         if not id_problem(own):
@@ -357,7 +357,7 @@ def _block_calls(content: list[Any], *, index: int) -> Iterator[_Fields]:
         key = _CALL_BLOCKS.get(block_type(block))
         if key is not None:
             path = f"content[{position}]"
-            check_id(block, "id", field=f"{path}.id", index=index)
+            check_call_id(block, "id", field=f"{path}.id", index=index)
             check_text(block.get("name"), field=f"{path}.name", index=index)
             check_type(given := block.get(key), dict, NoneType, field=f"{path}.{key}", index=index)
             yield {

@@ -41,7 +41,7 @@ from convstore.append.fields import (
     check_type,
     type_name,
 )
-from convstore.append.formats import Item, field_error, read_items, without_input
+from convstore.append.formats import Item, convert_formats, field_error, without_input
 from convstore.exceptions import (
     ContentConflictError,
     InvalidInputError,
@@ -128,7 +128,7 @@ def normalize_messages(
         >>> answer.tool_calls
         [{'name': 'search', 'args': {}, 'id': 'c1', 'type': 'tool_call'}]
     """
-    return whole_messages(items_of(batch), key=key, new_id=new_id)
+    return whole_messages(converted_items(batch), key=key, new_id=new_id)
 
 
 def whole_messages(
@@ -137,7 +137,7 @@ def whole_messages(
     key: str | None = None,
     new_id: Callable[[], str] = _random_id,
 ) -> list[BaseMessage]:
-    """Convert the items that `items_of` returned, as `normalize_messages` does: one message for each item."""
+    """Convert the items that `converted_items` returned, as `normalize_messages` does: one message for each item."""
     if key is not None and (problem := id_problem(key)):
         raise InvalidInputError(f"key {problem}")
     messages = [_message(item.value, index=item.position) for item in items]
@@ -189,7 +189,7 @@ def question_message(turn_id: str, given: str | BaseMessage | Mapping[str, objec
     return whole
 
 
-def items_of(batch: Any) -> list[Item]:
+def converted_items(batch: Any) -> list[Item]:
     """Return the items of a batch with other formats converted; a single message is a batch of one."""
     if isinstance(batch, BaseMessage | Mapping) or _is_of_sdk(batch):
         batch = [batch]
@@ -206,7 +206,7 @@ def items_of(batch: Any) -> list[Item]:
         _dumped(item) if isinstance(item, Mapping) or _is_of_sdk(item) else item for item in items
     ]
     is_read = any(isinstance(item, Mapping) for item in items)
-    return read_items(items) if is_read else list(starmap(Item, enumerate(items)))
+    return convert_formats(items) if is_read else list(starmap(Item, enumerate(items)))
 
 
 def _is_of_sdk(value: Any) -> bool:

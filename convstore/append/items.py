@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage
 from pydantic import BaseModel
 
 from convstore.append.formats import Item
-from convstore.append.inputs import items_of, whole_messages
+from convstore.append.inputs import converted_items, whole_messages
 from convstore.exceptions import ContentConflictError, InvalidInputError
 from convstore.log.entry import PayloadRef
 from convstore.log.facts.items import EntryItem, item_digest, item_rows
@@ -55,7 +55,7 @@ def read_history(batch: Any, *, key: str | None) -> ReadBatch:
 def read_batch(batch: Any, *, key: str | None) -> ReadBatch:
     """Return the messages and items of a batch; missing ids are set on the caller's objects."""
     messages, found = _split(batch)
-    given = items_of(messages) if messages or not found else []
+    given = converted_items(messages) if messages or not found else []
     nameless = [index for index, item in given if isinstance(item, Mapping) and not item.get("id")]
     if nameless and key is None:
         _LOGGER.debug(
@@ -128,7 +128,7 @@ def prepare_items(
     omitted: list[str] | None,
     minimum: int,
 ) -> tuple[PreparedItem, ...]:
-    """Encode items; data of at least `minimum` characters becomes chunks with these numbers; see `batch.prepare`.
+    """Encode items; data of at least `minimum` characters becomes chunks with these numbers; see `batch.prepare_batch`.
 
     Paths of values that cannot be encoded are added to `omitted`, unless it is None.
 

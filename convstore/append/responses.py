@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any, Final, TypeAlias
 
-from convstore.append.fields import check_id, check_text, check_type
+from convstore.append.fields import check_call_id, check_text, check_type
 from convstore.exceptions import InvalidMessageError
 from convstore.messages.media import block_type
 
@@ -113,7 +113,7 @@ def is_of_anthropic(value: Mapping[str, Any]) -> bool:
     return "stop_reason" in value or "usage" in value or bool(types - _OF_RESPONSES)
 
 
-def texts(content: Any) -> Any:
+def with_text_blocks(content: Any) -> Any:
     """Return content with text blocks of OpenAI's Responses API as blocks of type `text`."""
     if not isinstance(content, list):
         return content
@@ -135,7 +135,7 @@ def output_of(value: Mapping[str, Any], *, index: int) -> _Fields:
         **others,
         "role": "tool",
         "tool_call_id": value["call_id"],
-        "content": texts(value["output"]),
+        "content": with_text_blocks(value["output"]),
     }
 
 
@@ -167,7 +167,7 @@ class AnswerItems:
     def _add_message(self, item: Mapping[str, Any], *, index: int) -> None:
         content = item.get("content")
         check_type(content, str, list, field="content", index=index)
-        blocks = texts(content) if isinstance(content, list) else [_plain(content)]
+        blocks = with_text_blocks(content) if isinstance(content, list) else [_plain(content)]
         phase = {"phase": item["phase"]} if item.get("phase") else {}
         self._content += [
             {**block, **phase} if isinstance(block, dict) else block for block in blocks
@@ -175,7 +175,7 @@ class AnswerItems:
         self._others |= {key: item[key] for key in item.keys() - _NOT_OF_MESSAGE}
 
     def _add_call(self, item: Mapping[str, Any], *, index: int) -> None:
-        check_id(item, "call_id", field="call_id", index=index)
+        check_call_id(item, "call_id", field="call_id", index=index)
         check_text(item.get("name"), field="name", index=index)
         part, key = _CALLS[item["type"]]
         check_type(item.get(key), str, NoneType, field=key, index=index)

@@ -15,9 +15,9 @@ from functools import partial
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.batch import AppendResult, Batch, BatchLookup, Replaced, prepare
+from convstore.append.batch import AppendResult, Batch, BatchLookup, Replaced, prepare_batch
 from convstore.append.child_numbers import ChildNumbers, last_numbers
-from convstore.append.compose import compose, payloads_to_cache, receipt_of, renumbered_by
+from convstore.append.compose import compose_entry, payloads_to_cache, receipt_of, renumbered_by
 from convstore.append.condition import ANYWHERE, Condition, TailMoved
 from convstore.append.items import stored_items
 from convstore.exceptions import (
@@ -105,7 +105,7 @@ class Writer:
             ConflictError: The log lacks a message, and the condition refuses anything new.
         """
         work = partial(
-            prepare,
+            prepare_batch,
             messages,
             items,
             options,
@@ -191,7 +191,7 @@ class Writer:
             raise UnknownMessageError(question, begins_turn=True)
         now = self._clock.now()
         # A batch that is too large must not create a conversation.
-        work = partial(compose, batch, Totals(), at=now)
+        work = partial(compose_entry, batch, Totals(), at=now)
         self._log.check_size(
             await run_in_thread_if_long(work, characters=PER_MESSAGE * len(batch.prepared))
         )
@@ -385,7 +385,7 @@ class Writer:
                 tail.messages
             )
         work = partial(
-            compose,
+            compose_entry,
             new,
             branch.tail(tail) if branch else tail,
             at=self._clock.now(),

@@ -13,7 +13,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.log.state import State
-from convstore.log.summary import SummaryRecord, chain_of
+from convstore.log.summary import SummaryRecord, summary_chain
 from convstore.mongo.keys import SUMMARIES, summary_id
 from convstore.runtime.log_end import LogEndReader
 from convstore.runtime.log_reader import Snapshot
@@ -137,7 +137,7 @@ class SummaryHistory:
         """Convert a stored summary to the public model; `found` has the summaries that it extends."""
         results = [
             result
-            for kept in reversed(chain_of(found, record.token, "parent"))
+            for kept in reversed(summary_chain(found, record.token, "parent"))
             for result in kept.folded
         ]
         return Summary(
@@ -161,7 +161,7 @@ def _whole_chain(
     conversation: str, found: Mapping[str, SummaryRecord], token: str, link: str
 ) -> list[SummaryRecord]:
     """Follow a link from one summary back to the first one, newest first; raise an error if one is missing."""
-    chain = chain_of(found, token, link)
+    chain = summary_chain(found, token, link)
     if missing := getattr(chain[-1], link) if chain else token:
         raise CorruptDocumentError(
             summary_id(conversation, missing), "the summary is missing", collection=SUMMARIES
@@ -182,7 +182,7 @@ def _longest(candidates: Iterable[SummaryRecord], log: Snapshot) -> SummaryRecor
 
 def _tokens(found: Mapping[str, SummaryRecord], end: str) -> list[str]:
     """Return the tokens of a summary and of those that it extends, newest first."""
-    return [record.token for record in chain_of(found, end, "parent")]
+    return [record.token for record in summary_chain(found, end, "parent")]
 
 
 def _without_extended(

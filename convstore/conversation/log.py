@@ -20,7 +20,7 @@ from convstore.log.changes import LogChanges
 from convstore.log.entry import Entry, Facts, Totals
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.facts.table import each, kind_named
-from convstore.log.stored_message import stamp_of
+from convstore.log.stored_message import stored_stamp
 from convstore.messages.values import Codec
 from convstore.readback.items import items_of_all_messages
 from convstore.runtime.cache import CachedConversation
@@ -317,7 +317,7 @@ class ConversationLog:
         """Return the messages of an entry; `changed` is the last entry before it with messages or a rewind."""
         async with services.reader.reading(cached):
             messages = await services.reader.decode_all(cached, entry.messages)
-        stamps = [stamp_of(cached.conversation, stored) for stored in entry.messages]
+        stamps = [stored_stamp(cached.conversation, stored) for stored in entry.messages]
         return [
             RecordItem(
                 message=message,

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from convstore.index.texts import SearchableText, windows_of, without_copies
-from convstore.index.windows import Window, Windows, numbers_in
+from convstore.index.windows import Window, Windows, unpacked_numbers
 from convstore.index.words import is_single, language_of, piece_terms, unescaped
 from convstore.log.entry import EntryMessage, PayloadRef
 
@@ -167,7 +167,7 @@ class IndexBuilder:
         found = {
             (message_of[window], text_of[window])
             for windows in kept.values()
-            for window in numbers_in(windows)
+            for window in unpacked_numbers(windows)
         }
         self.texts = {key: text for key, text in self.texts.items() if key in found}
         self._kept = sum(map(len, self.texts.values()))
@@ -199,11 +199,11 @@ class IndexBuilder:
 
     def postings(self, term: str) -> Sequence[Posting]:
         """Return the windows that contain a term, in order."""
-        return list(Counter(numbers_in(self.by_term.get(term, b""))).items())
+        return list(Counter(unpacked_numbers(self.by_term.get(term, b""))).items())
 
     def items(self) -> Iterable[tuple[str, Sequence[int]]]:
         """Yield each term with its windows."""
-        return ((term, numbers_in(windows)) for term, windows in self.by_term.items())
+        return ((term, unpacked_numbers(windows)) for term, windows in self.by_term.items())
 
     def containing(self, sign: str) -> Iterable[str]:
         """Return the terms of at most two characters that contain a character."""

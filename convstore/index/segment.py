@@ -18,7 +18,7 @@ from operator import sub
 from typing import Any
 
 from convstore.index.part import IndexBuilder, IndexedMessage, Posting, Steps, terms_of
-from convstore.index.windows import Windows, bytes_of, numbers_in
+from convstore.index.windows import Windows, packed_numbers, unpacked_numbers
 from convstore.log.entry import PayloadRef
 from convstore.messages.compression import compress_bytes, decompress_bytes
 from convstore.messages.encoding import MESSAGE_TYPES
@@ -40,11 +40,11 @@ def sections_of(part: IndexBuilder) -> Steps[dict[str, bytes]]:
     code = "H" if len(part.windows) < 1 << 16 else "I"
     gaps = bytearray()
     for part_terms in slices(terms, _TERMS_AT_ONCE):
-        gaps += _packed([numbers_in(part.by_term[term]) for term in part_terms], code)
+        gaps += _packed([unpacked_numbers(part.by_term[term]) for term in part_terms], code)
         yield
     sections = {
         "terms": "\n".join(terms).encode(),
-        "sizes": bytes_of(array("I", [len(part.by_term[term]) // 4 for term in terms])),
+        "sizes": packed_numbers(array("I", [len(part.by_term[term]) // 4 for term in terms])),
         "postings": bytes(gaps),
         "windows": part.windows.to_bytes(),
         "types": bytes(_TYPES.index(message.type) for message in part.messages),
@@ -83,7 +83,7 @@ def merged(segments: Sequence[Segment], last: IndexBuilder) -> Steps[IndexBuilde
         whole.windows.extend(part.windows, messages=first_message)
         whole.labels |= {first_window + window: label for window, label in part.labels.items()}
         for number, (term, windows) in enumerate(part.items()):
-            whole.by_term[term] += bytes_of(
+            whole.by_term[term] += packed_numbers(
                 array("I", [window + first_window for window in windows])
             )
             if number % _TERMS_AT_ONCE == 0:
@@ -120,12 +120,12 @@ class Segment:
 
     @cached_property
     def _sizes(self) -> array[int]:
-        return numbers_in(self._section("sizes"))
+        return unpacked_numbers(self._section("sizes"))
 
     @cached_property
     def _gaps(self) -> array[int]:
         data = self._section("postings")
-        return numbers_in(data, "H" if len(data) == 2 * sum(self._sizes) else "I")
+        return unpacked_numbers(data, "H" if len(data) == 2 * sum(self._sizes) else "I")
 
     @cached_property
     def windows(self) -> Windows:
@@ -237,7 +237,7 @@ def _packed(lists: Sequence[Sequence[int]], code: str) -> bytes:
     gaps = list(map(sub, flat, chain((0,), flat)))
     for start in accumulate(map(len, lists[:-1]), initial=0):
         gaps[start] = flat[start]
-    return bytes_of(array(code, gaps))
+    return packed_numbers(array(code, gaps))
 
 
 def _details(part: IndexBuilder) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Windows:
     """
 
     def __init__(self, data: bytes = b"") -> None:
-        numbers = numbers_in(data, "q")
+        numbers = unpacked_numbers(data, "q")
         count, rest = divmod(len(numbers), len(Window._fields))
         if rest:
             raise ValueError("the columns of the windows differ in length")
@@ -54,7 +54,7 @@ class Windows:
 
     def to_bytes(self) -> bytes:
         """Return all columns as bytes."""
-        return b"".join(map(bytes_of, self._columns))
+        return b"".join(map(packed_numbers, self._columns))
 
     def __len__(self) -> int:
         return len(self._columns[0])
@@ -74,7 +74,7 @@ class Windows:
             column.extend(more)
 
 
-def bytes_of(numbers: array[int]) -> bytes:
+def packed_numbers(numbers: array[int]) -> bytes:
     """Return numbers as little-endian bytes."""
     if sys.byteorder == "big":
         numbers = numbers[:]
@@ -82,7 +82,7 @@ def bytes_of(numbers: array[int]) -> bytes:
     return numbers.tobytes()
 
 
-def numbers_in(data: bytes | bytearray, code: str = "I") -> array[int]:
+def unpacked_numbers(data: bytes | bytearray, code: str = "I") -> array[int]:
     """Return the numbers in little-endian bytes; raise a ValueError if the last one is cut off."""
     numbers = array(code)
     numbers.frombytes(data)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from convstore.log.entry import Entry
-from convstore.log.rewind import COUNTS, NO_REWINDS, SIZES, Rewinds, counts_of
+from convstore.log.rewind import COUNTS, NO_REWINDS, SIZES, Rewinds, active_counts
 from convstore.values.ranges import has
 
 
@@ -72,7 +72,7 @@ class ActiveTotals:
             self._questions.pop()
         self._questions += [message.ordinal for message in entry.messages if message.begins_turn]
         for message in entry.messages:
-            for name, number in counts_of([message]).items():
+            for name, number in active_counts([message]).items():
                 self._sums[name].append(self._sums[name][-1] + number)
 
     def newest_question(self, rewound: Sequence[tuple[int, int]]) -> int:

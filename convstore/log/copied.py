@@ -31,7 +31,7 @@ from convstore.log.facts.rewound import REWOUND, Rewound, RewoundRange
 from convstore.log.facts.standing import STANDING, Standing
 from convstore.log.facts.table import kept_source_ids, moved
 from convstore.log.rewind import NO_REWINDS, Rewinds, changed, continued
-from convstore.log.stored_message import read_message, stamp_of
+from convstore.log.stored_message import read_message, stored_stamp
 from convstore.log.totals import RunningTotals, numbers_after
 from convstore.messages.encoding import decode_message
 from convstore.messages.values import Codec
@@ -246,7 +246,7 @@ class LogCopy:
         when the view is built again.
         """
         try:
-            stamp = stamp_of("", message)
+            stamp = stored_stamp("", message)
         except CorruptDocumentError:
             return None
         if stamp is None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from langchain_core.messages import HumanMessage
 
 from convstore.log.entry import Entry, EntryMessage
-from convstore.log.stored_message import payload_needed, read_message, shorten
+from convstore.log.stored_message import as_in_finished_turn, payload_needed, read_message
 from convstore.messages.payload_ranges import PayloadRange
 from convstore.messages.provenance import without_mark
 from convstore.messages.tokens import NamedCounter, count, figures_of
@@ -62,7 +62,7 @@ def _shown_tokens(message: EntryMessage, codec: Codec, counter: NamedCounter) ->
     """Return the size of a message as views show it; an estimate if some of its texts are in its payload."""
     ref = payload_needed(message)
     if ref is None:
-        return count(counter, shorten(codec, message, {}))
+        return count(counter, as_in_finished_turn(codec, message, {}))
     content = read_message(codec, message).content
     blocks = content if isinstance(content, list) else [content]
     parts = [block.get("text") if isinstance(block, dict) else block for block in blocks]

@@ -239,13 +239,13 @@ class Rewinds:
         if branch and not kept:  # the totals of a hidden entry do not count its messages
             return replace(entry, messages=())
         totals = continued(entry.totals, branch) if branch else entry.totals
-        return replace(entry, messages=kept, totals=_less(totals, counts_of(rewound)))
+        return replace(entry, messages=kept, totals=_less(totals, active_counts(rewound)))
 
 
 NO_REWINDS = Rewinds()
 
 
-def counts_of(messages: Sequence[EntryMessage]) -> Counter[str]:
+def active_counts(messages: Sequence[EntryMessage]) -> Counter[str]:
     """Return the counts that some messages add to the totals of active messages."""
     return Counter(
         active=len(messages),

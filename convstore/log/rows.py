@@ -82,10 +82,10 @@ def rows_of(
         Row(message, entry, place, before, turn)
         for (message, entry, place, turn), before in zip(rows, befores, strict=False)
     ]
-    return marked(made, entries)
+    return with_turn_ends(made, entries)
 
 
-def marked(rows: list[Row], entries: Sequence[Entry]) -> list[Row]:
+def with_turn_ends(rows: list[Row], entries: Sequence[Entry]) -> list[Row]:
     """Return the rows with `ended` and `over` set by the events and totals of entries at the end of the log."""
     if not rows or not entries:
         return rows
@@ -149,7 +149,7 @@ def is_always_whole(row: Row, policy: HistoryPolicy) -> bool:
     return policy.stub_tools == "never" or row.message.tool in policy.never_stub
 
 
-def results_in(entries: Sequence[Entry]) -> list[EntryMessage]:
+def tool_results_in(entries: Sequence[Entry]) -> list[EntryMessage]:
     """Return the tool results of entries, newest first; the entries must be newest first, too."""
     return [message for message in named_in(entries) if message.type == "tool"]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from convstore.log.entry import EntryMessage, Totals
 from convstore.log.rows import Row, leading_system
-from convstore.log.summary import NamedResult, SummaryRecord, chain_of
+from convstore.log.summary import NamedResult, SummaryRecord, summary_chain
 
 _Gaps = Callable[[int], tuple[tuple[int, int], ...]]
 
@@ -175,7 +175,7 @@ def forked(
     Summaries that cover more than the fork's messages are left out. Views of the fork begin at the same messages.
     """
     kept = list[SummaryRecord]()
-    for made in reversed(chain_of(records, state.newest, "previous")):
+    for made in reversed(summary_chain(records, state.newest, "previous")):
         if made.last <= tail.messages:
             before = kept[-1].token if kept else ""
             kept.append(
@@ -185,7 +185,7 @@ def forked(
             )
     starts = (*state.aside, state.summary.token if state.summary else "")
     # only summaries that are current or can become so again
-    shown = {made.token for start in starts for made in chain_of(records, start, "parent")}
+    shown = {made.token for start in starts for made in summary_chain(records, start, "parent")}
     own = restored(
         conversation,
         kept,

@@ -114,7 +114,7 @@ def _no_payload(_start: int, _end: int) -> str:
     raise ValueError("its body refers to a payload, and its entry names none")
 
 
-def stamp_of(conversation: str, message: EntryMessage) -> ViewStamp | None:
+def stored_stamp(conversation: str, message: EntryMessage) -> ViewStamp | None:
     """Return the stamp of the view that an AI message answers, None if it was appended without a stamp.
 
     Raises:
@@ -157,7 +157,9 @@ class KeptMessage(FormDetails):
     body: str | None
 
 
-def shorten(codec: Codec, message: EntryMessage, payloads: Mapping[str, str]) -> BaseMessage:
+def as_in_finished_turn(
+    codec: Codec, message: EntryMessage, payloads: Mapping[str, str]
+) -> BaseMessage:
     """Return a message as views of finished turns show it: as its stub, with placeholders, or unchanged."""
     return MessageForm(message).decode(codec, payloads)[0]
 

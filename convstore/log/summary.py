@@ -125,7 +125,7 @@ class SummaryRecord:
         return cls(**values, folded=folded, place=place)
 
 
-def chain_of(found: Mapping[str, SummaryRecord], token: str, link: str) -> list[SummaryRecord]:
+def summary_chain(found: Mapping[str, SummaryRecord], token: str, link: str) -> list[SummaryRecord]:
     """Follow a link from one summary to earlier ones, as far as they were found; return the chain, newest first.
 
     Raises:

@@ -259,7 +259,7 @@ def decoded(document: Mapping[str, Any]) -> Mapping[str, Any]:
         raise _refusal(error) from error
 
 
-def size_of(document: Mapping[str, Any]) -> int:
+def bson_size(document: Mapping[str, Any]) -> int:
     """Return the size of a document in BSON."""
     return len(document.raw if isinstance(document, RawBSONDocument) else bson.encode(document))
 

@@ -24,7 +24,7 @@ from convstore.mongo.bson_values import (
     to_stored,
     unsealed,
 )
-from convstore.mongo.keys import number_in
+from convstore.mongo.keys import entry_number
 from convstore.mongo.payloads import payload_document, payload_from
 from convstore.mongo.totals_documents import totals_document, totals_from
 from convstore.values.plain import with_leaves
@@ -75,7 +75,7 @@ def fact_in(document: Mapping[str, Any], kind: FactKind[_Value]) -> _Value | Non
     if stored is None:
         return None
     owner = (str(document["totals"]["link"]), kind.name)
-    return kind.decode(_opened(stored, kind.shape, owner), number_in(document["_id"]))
+    return kind.decode(_opened(stored, kind.shape, owner), entry_number(document["_id"]))
 
 
 def with_unknown_keys(facts: Facts, keys: Iterable[Key]) -> Facts:

@@ -184,7 +184,7 @@ class Inspection:
         return await self._heads.delete_one({"_id": head.key, "$or": is_nameless})
 
 
-async def each_of(
+async def all_of_pages(
     read: Callable[..., Awaitable[Sequence[Document]]], *names: str
 ) -> AsyncGenerator[Document, None]:
     """Yield the documents of all pages that a method returns, which takes the last key as `after`."""

@@ -120,7 +120,7 @@ def entry_id(conversation: str, number: int) -> str:
     return f"{conversation}:{number:012d}"
 
 
-def number_in(key: str) -> int:
+def entry_number(key: str) -> int:
     """Return the number in the key of an entry, 0 if it has no number."""
     text = key.rpartition(":")[2]
     return int(text) if text.isdecimal() else 0

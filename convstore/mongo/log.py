@@ -26,7 +26,7 @@ from pymongo.errors import BulkWriteError
 from convstore.exceptions import CorruptDocumentError
 from convstore.log.entry import Entry, EntryMessage, EntrySource, PayloadRef, Totals
 from convstore.log.facts.claim import CLAIM
-from convstore.log.facts.items import item_name, items_after
+from convstore.log.facts.items import key_of_item, key_of_items_after
 from convstore.log.totals import SHOWN_ENTRIES
 from convstore.messages.compression import Chunk
 from convstore.messages.encoding import DIGEST_BYTES
@@ -242,7 +242,7 @@ class Log:
         documents = await self._log.find(
             {"conversation": conversation, "messages.id": {"$in": sorted(wanted)}}
         )
-        return {id_: row for id_, row in rows_of(documents).items() if id_ in wanted}
+        return {id_: row for id_, row in stored_rows_of(documents).items() if id_ in wanted}
 
     async def message_and_entries(
         self, conversation: str, id_: str, key: bytes
@@ -254,7 +254,7 @@ class Log:
         documents = await self._log.find(query)
         found = [document for document in documents if key in document.get("lookup", ())]
         entries = sorted(map(entry_from, found), key=lambda entry: entry.number)
-        return rows_of(documents).get(id_), entries
+        return stored_rows_of(documents).get(id_), entries
 
     async def messages_by_call(
         self, conversation: str, calls: Iterable[str]
@@ -267,7 +267,7 @@ class Log:
         wanted = set(calls)
         query = {"conversation": conversation, "lookup": {"$in": sorted(wanted)}}
         documents = await self._log.find(query, order=NEWEST_FIRST, limit=_MOST_OF_CALLS)
-        rows = [row for row in rows_of(documents).values() if row.message.call in wanted]
+        rows = [row for row in stored_rows_of(documents).values() if row.message.call in wanted]
         return sorted(rows, key=lambda row: row.message.ordinal)
 
     async def entries_of_turns(
@@ -308,7 +308,8 @@ class Log:
         query = {"conversation": conversation, "first": {"$lte": ordinal}}
         documents = await self._log.find(query, order=_LATEST_FIRST, limit=1)
         return next(
-            (row for row in rows_of(documents).values() if row.message.ordinal == ordinal), None
+            (row for row in stored_rows_of(documents).values() if row.message.ordinal == ordinal),
+            None,
         )
 
     async def ids_at(self, conversation: str, ordinals: Iterable[int]) -> dict[int, str]:
@@ -340,7 +341,7 @@ class Log:
         ):
             if is_twin(document["conversation"], conversation):
                 continue
-            for row in rows_of([document]).values():
+            for row in stored_rows_of([document]).values():
                 if row.message.payload and document["conversation"] != conversation:
                     row.message.payload.child = document["conversation"]
                 found |= {source.id: (row, source) for source in row.sources if source.id in wanted}
@@ -438,7 +439,7 @@ class Log:
         documents = await self._log.find(
             {"conversation": conversation, "first": {"$in": sorted(firsts)}}
         )
-        return {row.message.ordinal: row for row in rows_of(documents).values()}
+        return {row.message.ordinal: row for row in stored_rows_of(documents).values()}
 
     async def messages_by_beginning(
         self, conversation: str, beginnings: Sequence[str]
@@ -449,7 +450,7 @@ class Log:
         documents = await self._log.find(
             beginnings_filter(conversation, beginnings), limit=_MAX_BEGUN
         )
-        return rows_of(documents) if len(documents) < _MAX_BEGUN else {}
+        return stored_rows_of(documents) if len(documents) < _MAX_BEGUN else {}
 
     async def questions(self, conversation: str, *, before: int, limit: int) -> list[Entry]:
         """Return the last entries before a number that have human messages, newest first. One command."""
@@ -543,8 +544,10 @@ async def entries_from(
 def _item_filter(ids: Iterable[str] | None, *, after: int, before: int) -> dict[str, Any]:
     """Return the filter on `lookup` for entries with some items, or with items that follow a range of messages."""
     if ids is None:
-        return {"$elemMatch": {"$gte": items_after(after), "$lt": items_after(before)}}
-    return {"$in": [item_name(id_) for id_ in ids]}
+        return {
+            "$elemMatch": {"$gte": key_of_items_after(after), "$lt": key_of_items_after(before)}
+        }
+    return {"$in": [key_of_item(id_) for id_ in ids]}
 
 
 def beginnings_filter(conversation: str, beginnings: Sequence[str]) -> dict[str, Any]:
@@ -561,7 +564,7 @@ def filled(document: Document, **values: object) -> Document:
     return {**document, "messages": [{**message, **values} for message in messages]}
 
 
-def rows_of(documents: Iterable[Document]) -> dict[str, StoredMessageRow]:
+def stored_rows_of(documents: Iterable[Document]) -> dict[str, StoredMessageRow]:
     """Return the messages of some entries by id, each with its sources."""
     rows = {}
     for entry in map(entry_from, documents):

@@ -18,7 +18,7 @@ from convstore.mongo.collection import BY_KEY, NEWEST_FIRST, Collection, within
 from convstore.mongo.documents import LEAN, NO_MESSAGES, entry_from
 from convstore.mongo.driver import decoded
 from convstore.mongo.facts import fact_in, needed_for
-from convstore.mongo.keys import entry_range, number_in
+from convstore.mongo.keys import entry_number, entry_range
 from convstore.mongo.versions import check_version
 
 _STANDING = {"conversation": 1, "at": 1, "v": 1, **needed_for(STANDING)}
@@ -102,7 +102,7 @@ class Places:
             check_version(document, "entry")
             with reading(document):
                 event = fact_in(document, EVENT)
-            if event and event.is_of_call and number_in(document["_id"]) <= through:
+            if event and event.is_of_call and entry_number(document["_id"]) <= through:
                 events.append(event)
         return events
 
@@ -126,4 +126,4 @@ def _row(document: Mapping[str, Any]) -> StandingRow:
         standing = fact_in(document, STANDING)
         if standing is None:
             raise KeyError(STANDING.name)
-        return StandingRow(number_in(document["_id"]), utc(document["at"]), standing)
+        return StandingRow(entry_number(document["_id"]), utc(document["at"]), standing)

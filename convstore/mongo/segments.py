@@ -204,7 +204,7 @@ def is_foreign(document: Document) -> bool:
     )
 
 
-def chain_of(documents: Iterable[Document], *, contents: bool = True) -> SegmentChain:
+def segment_chain(documents: Iterable[Document], *, contents: bool = True) -> SegmentChain:
     """Return the segments in some documents up to the first damaged one; the log is read for the rest."""
     chain = SegmentChain()
     for document in documents:

@@ -17,7 +17,7 @@ from convstore.log.summary import SummaryRecord
 from convstore.mongo.bson_values import reading, stored_list
 from convstore.mongo.collection import NEWEST_FIRST, Collection, Document, within
 from convstore.mongo.documents import LEAN, NO_MESSAGES, entry_from, message_from
-from convstore.mongo.driver import Driver, decoded, size_of
+from convstore.mongo.driver import Driver, bson_size, decoded
 from convstore.mongo.keys import LOG, end_range, entry_bound, entry_id, of_state, state_id
 from convstore.mongo.leases import is_free
 from convstore.mongo.log import VIEW_FIELDS, entries_from
@@ -126,7 +126,7 @@ class States:
             end = max(1, newest.number - _first_needed(state, view) + 1)
             passed = documents[end:]
             documents = documents[:end]
-        return state, await entries_from(documents[::-1], known), list(map(size_of, passed))
+        return state, await entries_from(documents[::-1], known), list(map(bson_size, passed))
 
     async def tip(self, conversation: str) -> LogTip | None:
         """Return the tip of a log; None if the log is empty. One command."""

@@ -11,7 +11,7 @@ from typing import Any
 from convstore.exceptions import StoreError
 from convstore.mongo.bson_values import reading, stored_number, stored_text
 from convstore.mongo.collection import BY_KEY, Collection, Document
-from convstore.mongo.driver import DOCUMENT_SIZE, Driver, is_refusal, size_of
+from convstore.mongo.driver import DOCUMENT_SIZE, Driver, bson_size, is_refusal
 from convstore.mongo.keys import LOG, family
 
 _DAY = "%Y-%m-%d"
@@ -97,7 +97,7 @@ class Statistics:
             day = at.strftime(_DAY) if isinstance(at, datetime) else ""
             kind = _kind(collection, is_payload="data" in document)
             sums[kind, day, "messages"] += document.get("count", 0)
-            sums[kind, day, "size"] += size_of(document)
+            sums[kind, day, "size"] += bson_size(document)
         kinds = dict.fromkeys((kind, day) for kind, day, _ in sums)
         return [
             DailySize(*found, sums[*found, "messages"], sums[*found, "size"]) for found in kinds

@@ -14,7 +14,7 @@ from typing import Any
 
 from convstore.exceptions import CorruptDocumentError, InvalidCursorError, InvalidInputError
 from convstore.log.entry import EntryMessage, EntrySource, PayloadRef
-from convstore.log.rows import results_in
+from convstore.log.rows import tool_results_in
 from convstore.log.stored_message import read_message
 from convstore.messages.media import shown_block
 from convstore.messages.text import fold, in_one_line
@@ -207,7 +207,7 @@ class Pager:
         if missing:
             log = await self._reader.snapshot(cached)
             entries = await self._reader.newest_results(log, limit=_MAX_NUMBERED, tools_only=True)
-            newest = results_in(entries)[:_MAX_NUMBERED]
+            newest = tool_results_in(entries)[:_MAX_NUMBERED]
         valid = [in_one_line(message.id) for message in newest[:_MAX_SUGGESTED]]
         numbers = (number for message in newest for number in read_ids(message.sources))
         return remarks(missing, valid, numbers, request)

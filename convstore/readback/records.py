@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from convstore.exceptions import CorruptDocumentError, InvalidInputError
 from convstore.log.entry import EntryMessage, EntrySource
 from convstore.log.rows import Row
-from convstore.log.stored_message import check_source, read_message, stamp_of
+from convstore.log.stored_message import check_source, read_message, stored_stamp
 from convstore.messages.provenance import mark
 from convstore.messages.values import Codec
 from convstore.mongo.log import StoredMessageRow
@@ -170,7 +170,7 @@ class Records:
                 message=message,
                 turn_id=ids.get(turn_shown(item, log), ""),
                 annotations=annotations.get(item.ordinal, {}),
-                stamp=stamp_of(cached.conversation, item),
+                stamp=stored_stamp(cached.conversation, item),
                 tokens=item.tokens,
                 is_rewound=not log.active.has(item.ordinal),
                 is_failed=item.is_failed,

@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage
 
 from convstore.exceptions import InvalidInputError
 from convstore.log.entry import Entry, EntryMessage
-from convstore.log.stored_message import stamp_of
+from convstore.log.stored_message import stored_stamp
 from convstore.log.turn_record import TurnRecord
 from convstore.log.turns import turns_before
 from convstore.mongo.drafts import Drafts
@@ -26,7 +26,7 @@ from convstore.readback.stored_turns import (
     assign_to_others,
     split,
 )
-from convstore.runtime.active_log import about
+from convstore.runtime.active_log import estimated_entries
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot, grown
 from convstore.values.models import Turn
@@ -328,7 +328,7 @@ class Turns:
             tokens=_tokens(turn.messages),
             tokens_before=before + _tokens(counted),
             answer=answer.ordinal if answer else None,
-            stamp=stamp_of(log.cached.conversation, answer) if answer else None,
+            stamp=stored_stamp(log.cached.conversation, answer) if answer else None,
         )
 
 
@@ -355,7 +355,7 @@ def _tokens(messages: Iterable[EntryMessage]) -> int:
 
 
 def _entries_with(log: Snapshot, limit: int) -> int:
-    return min(about(limit, log.tail.turns, log.tail.entries), _MAX_ENTRIES)
+    return min(estimated_entries(limit, log.tail.turns, log.tail.entries), _MAX_ENTRIES)
 
 
 def _facts(turn: StoredTurn) -> dict[str, Any]:

@@ -32,13 +32,15 @@ async def read_page(
     """
     log = await reader.snapshot(cached)
     snapshot = Snapshot(cached, log.tail) if everything else log
-    at_once = min(about(limit, snapshot.tail.messages, snapshot.tail.entries), _MAXIMUM_ENTRIES)
+    at_once = min(
+        estimated_entries(limit, snapshot.tail.messages, snapshot.tail.entries), _MAXIMUM_ENTRIES
+    )
     if after is None:
-        reading = newest_first(
+        reading = _newest_first(
             reader, snapshot, before=LOG_END if before is None else before, at_once=at_once
         )
     else:
-        reading = in_order(reader, snapshot, after=after, at_once=at_once)
+        reading = _in_order(reader, snapshot, after=after, at_once=at_once)
     found = list[Row]()
     async with aclosing(reading) as messages:
         async for row in messages:
@@ -48,7 +50,7 @@ async def read_page(
     return found[::-1] if after is None else found, log
 
 
-async def newest_first(
+async def _newest_first(
     reader: LogReader, snapshot: Snapshot, *, before: int, at_once: int
 ) -> AsyncGenerator[Row, None]:
     """Yield the active messages before an ordinal, newest first; the first read is of `at_once` entries."""
@@ -73,7 +75,7 @@ async def newest_first(
         at_once = grown(at_once)
 
 
-async def in_order(
+async def _in_order(
     reader: LogReader, snapshot: Snapshot, *, after: int, at_once: int
 ) -> AsyncGenerator[Row, None]:
     """Yield the active messages after an ordinal, in order."""
@@ -85,10 +87,10 @@ async def in_order(
                     yield row
 
 
-def about(limit: int, items: int, entries: int) -> int:
+def estimated_entries(limit: int, items: int, entries: int) -> int:
     """Estimate how many entries contain `limit` items, plus a margin of two.
 
-    >>> about(20, 6_000, 60), about(20, 60, 60), about(20, 30, 60), about(20, 0, 0)
-    (2, 22, 42, 2)
+    >>> [estimated_entries(20, items, 60) for items in (6_000, 60, 30)], estimated_entries(20, 0, 0)
+    ([2, 22, 42], 2)
     """
     return limit * entries // max(items, 1) + 2

@@ -32,7 +32,12 @@ from convstore.log.entry import Entry, EntryMessage, PayloadRef, Totals
 from convstore.log.facts.event import TurnEvent
 from convstore.log.recount import recount
 from convstore.log.rewind import NO_REWINDS, Rewinds, difference
-from convstore.log.stored_message import payload_needed, payload_runs, read_message, shorten
+from convstore.log.stored_message import (
+    as_in_finished_turn,
+    payload_needed,
+    payload_runs,
+    read_message,
+)
 from convstore.log.summary import SummaryRecord, summary_messages
 from convstore.messages.tokens import NamedCounter
 from convstore.messages.values import Codec
@@ -375,7 +380,7 @@ class LogReader:
 
         def decode() -> list[BaseMessage]:
             if not whole:
-                return [shorten(self.codec, message, texts) for message in messages]
+                return [as_in_finished_turn(self.codec, message, texts) for message in messages]
             return [
                 read_message(self.codec, message, texts.get(message.id, "")) for message in messages
             ]
@@ -413,7 +418,7 @@ class LogReader:
 
     def stubbed(self, message: EntryMessage) -> BaseMessage:
         """Return a tool result as views show it once its turn is finished."""
-        return shorten(self.codec, message, {})
+        return as_in_finished_turn(self.codec, message, {})
 
     async def batches(
         self,

@@ -19,10 +19,10 @@ from convstore.log.stored_message import read_message
 from convstore.messages.sizes import packed
 from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from
-from convstore.mongo.keys import number_in
+from convstore.mongo.keys import entry_number
 from convstore.mongo.log import SEARCHED
 from convstore.mongo.parallel import together
-from convstore.mongo.segments import SegmentChain, Segments, StoredSegment, chain_of
+from convstore.mongo.segments import SegmentChain, Segments, StoredSegment, segment_chain
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot, check_dense
 from convstore.runtime.pace import COMMAND, Pace, no_pause
@@ -141,7 +141,7 @@ class LogParts:
     async def ends(self, cached: CachedConversation) -> LogEnds:
         """Return the segments and the last entries of a log. One round trip."""
         segments, documents = await together(self._segments_of(cached), self._tail(cached))
-        ends = _ends(chain_of(segments), documents)
+        ends = _ends(segment_chain(segments), documents)
         if ends.entries:
             cached.entries = max(cached.entries, ends.entries[-1].number)
         return ends
@@ -179,7 +179,7 @@ class LogParts:
             lambda: self._reader.log.documents(
                 cached.conversation, limit=MAX_UNSEALED_ENTRIES, fields=SEARCHED
             ),
-            last=lambda documents: number_in(documents[-1]["_id"]) if documents else 0,
+            last=lambda documents: entry_number(documents[-1]["_id"]) if documents else 0,
         )
 
     async def _add_rest(
@@ -271,10 +271,10 @@ def _ends(chain: SegmentChain, documents: Sequence[Document]) -> LogEnds:
     """Return the ends of a log, without segments of another log, which a backup replaced."""
     if not documents:
         return LogEnds()
-    last = number_in(documents[-1]["_id"])
+    last = entry_number(documents[-1]["_id"])
     first = min(chain.last.until, last)
     entries = [
-        entry_from(document) for document in documents if number_in(document["_id"]) >= first
+        entry_from(document) for document in documents if entry_number(document["_id"]) >= first
     ]
     covered = next((entry for entry in entries if entry.number == chain.last.until), None)
     if chain.last.until > last or (covered and not chain.ends_with(covered.totals)):

@@ -33,7 +33,7 @@ from convstore.index.texts import MAX_CHARACTERS
 from convstore.log.entry import Totals
 from convstore.mongo.collection import Document
 from convstore.mongo.parallel import together
-from convstore.mongo.segments import SegmentChain, Segments, StoredSegment, chain_of
+from convstore.mongo.segments import SegmentChain, Segments, StoredSegment, segment_chain
 from convstore.runtime.background import Background
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.clock import APPEND_SECONDS
@@ -243,7 +243,7 @@ class Sealer:
             self._log.last_totals(cached.conversation),
         )
         await pace.spent(2 * COMMAND)
-        chain = chain_of(documents, contents=contents)
+        chain = segment_chain(documents, contents=contents)
         now = self._clock.now()
         if due.rests and _is_recent(tail, now):
             return False  # the store that appended since then will seal it
@@ -317,7 +317,7 @@ class Sealer:
         """Store a new segment, merged with small segments before it; False if another process was first."""
         absorbed = _absorbed(chain, new)
         if absorbed:
-            current = chain_of(await self._segments.documents(cached.conversation))
+            current = segment_chain(await self._segments.documents(cached.conversation))
             parts = {(segment.first, segment.link): segment.part for segment in current}
             read = [part for old in absorbed if (part := parts.get((old.first, old.link)))]
             if len(read) < len(absorbed):  # another process seals, or a segment is damaged

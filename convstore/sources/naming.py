@@ -50,15 +50,15 @@ _LISTED = 20
 """Maximum number of values of a list that is shown as a field."""
 
 
-def name_of(fields: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
+def label_of(fields: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
     """Return the title for a source, its address, and the fields that these two do not show completely.
 
     The title is that of the metadata, else the file. If there is no address, the file follows the title. Then follows
     the position: page, slide, sheet, row, section, line. The title is "" if a source has none of these.
 
-    >>> name_of({"source": "contracts/acme.pdf", "page": 3, "page_label": "4"})[0]
+    >>> label_of({"source": "contracts/acme.pdf", "page": 3, "page_label": "4"})[0]
     'contracts/acme.pdf, page 4'
-    >>> name_of({"title": "Fares", "link": "https://a.example", "rank": 1})
+    >>> label_of({"title": "Fares", "link": "https://a.example", "rank": 1})
     ('Fares', 'https://a.example', {'rank': 1})
     """
     url_key = _url_key(fields)

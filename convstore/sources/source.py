@@ -16,7 +16,7 @@ from convstore.messages.encoding import digest_of
 from convstore.messages.foreign_values import numpy_scalar
 from convstore.messages.json_text import TEXT_TYPES
 from convstore.messages.values import Codec, DocumentFields, is_text
-from convstore.sources.naming import URL_KEYS, name_of
+from convstore.sources.naming import URL_KEYS, label_of
 
 MAX_SOURCES = 1_000
 """Maximum number of sources in one result; a longer list counts as data, such as the rows of a table."""
@@ -214,8 +214,8 @@ class FoundSource(NamedTuple):
         return text_digest(codec.encode(fields, omitted=[]))
 
     def label(self) -> tuple[str, str, dict[str, Any]]:
-        """Return its title, its address, and its other fields without the number; see `name_of`."""
-        title, url, rest = name_of(self.fields)
+        """Return its title, its address, and its other fields without the number; see `label_of`."""
+        title, url, rest = label_of(self.fields)
         if "source_id" in rest and self.kept_id:
             del rest["source_id"]
         return title, url, rest

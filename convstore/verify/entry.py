@@ -21,7 +21,7 @@ from convstore.log.facts.branch import BRANCH, own_totals
 from convstore.log.facts.event import EVENT
 from convstore.log.facts.standing import branched_after
 from convstore.log.rewind import OF_ACTIVE, continued
-from convstore.log.stored_message import read_message, stamp_of, stub_again
+from convstore.log.stored_message import read_message, stored_stamp, stub_again
 from convstore.log.totals import (
     MAX_SHOWN,
     SHOWN_ENTRIES,
@@ -150,7 +150,7 @@ def _is_right_about_seen(message: EntryMessage) -> bool:
     """
     if not message.is_reply:
         return message.saw == 0
-    stamp = stamp_of("", message)
+    stamp = stored_stamp("", message)
     whole = saw_of(message.ordinal)
     if stamp is not None:
         return message.saw == saw_of(message.ordinal, stamp)

@@ -14,7 +14,7 @@ from typing import Any
 from convstore.exceptions import CorruptDocumentError
 from convstore.messages.values import Codec
 from convstore.mongo.collection import Document
-from convstore.mongo.inspection import Inspection, each_of
+from convstore.mongo.inspection import Inspection, all_of_pages
 from convstore.values.reports import Finding, VerifyReport
 
 _MAX_LISTED = 1_000
@@ -62,7 +62,7 @@ class Subject:
 
     def stored_in(self, collection: str) -> AsyncGenerator[Document, None]:
         """Yield the conversation's documents in a collection other than the log."""
-        return each_of(self.inspection.documents_of, collection, self.conversation)
+        return all_of_pages(self.inspection.documents_of, collection, self.conversation)
 
 
 @dataclass(slots=True)

@@ -25,8 +25,8 @@ from convstore.messages.compression import decompress
 from convstore.messages.encoding import digest_of
 from convstore.mongo.collection import Document
 from convstore.mongo.documents import entry_from, lookup_of
-from convstore.mongo.inspection import each_of
-from convstore.mongo.keys import LOG, chunk_id, entry_id, number_in
+from convstore.mongo.inspection import all_of_pages
+from convstore.mongo.keys import LOG, chunk_id, entry_id, entry_number
 from convstore.mongo.payloads import payloads_in
 from convstore.verify.entry import (
     Problem,
@@ -81,7 +81,7 @@ class LogCheck:
         """Check all entries and chunks."""
         inspection = self.subject.inspection
         conversation = self.subject.conversation
-        async with aclosing(each_of(inspection.entries, conversation)) as documents:
+        async with aclosing(all_of_pages(inspection.entries, conversation)) as documents:
             async for document in documents:
                 await self._entry(document)
         # A damaged entry may have lost its references to chunks; a backup of the entry would need those chunks.
@@ -146,7 +146,7 @@ class LogCheck:
         self._report(kind, key, problem, lost_ordinals=ordinals, lost_source_ids=sources)
 
     def _find_hole(self, key: str) -> None:
-        number = number_in(key) or self._next
+        number = entry_number(key) or self._next
         if number > self._next:
             lost = number - self._next
             are = "1 entry is" if lost == 1 else f"{lost:,} entries are"

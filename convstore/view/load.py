@@ -18,10 +18,10 @@ from convstore.log.rows import (
     Row,
     is_finished,
     leading_system,
-    marked,
     named_in,
     open_turn,
     rows_of,
+    with_turn_ends,
 )
 from convstore.log.state import NO_RECORD, NamedMessage, State, ViewRecord, system_of
 from convstore.messages.encoding import digest_of
@@ -161,7 +161,9 @@ class Load(ActiveRows):
             added = self._rows_of(new)
             is_continued = not added or added[0].before == last.before + last.message.view_tokens
             if is_continued:
-                rows = marked([*held.rows, *added], self.log.active.of(new or self.entries[-1:]))
+                rows = with_turn_ends(
+                    [*held.rows, *added], self.log.active.of(new or self.entries[-1:])
+                )
         self._use_rows(rows or self._rows_of(self.entries))
 
     def prepend(self, entries: list[Entry]) -> None:

@@ -23,8 +23,8 @@ from langchain_core.messages import (
 from properties import examples
 from strategies import NOW, PureLog, Round, log_of, messages, same, turn, turns
 
-from convstore.append.batch import prepare
-from convstore.append.compose import compose
+from convstore.append.batch import prepare_batch
+from convstore.append.compose import compose_entry
 from convstore.log.entry import Entry, EntryMessage, OpenCall, Totals
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.turns import turns_before
@@ -45,7 +45,7 @@ CODEC = Codec()
 
 
 def _prepare(*batch: BaseMessage, **how: Any) -> Any:
-    return prepare(
+    return prepare_batch(
         batch,
         **({"codec": CODEC, "counter": named_counter(approximate_tokens), "token": "t"} | how),
     )
@@ -59,7 +59,7 @@ class _Composed(NamedTuple):
 
 
 def _compose(batch: Any, after: Totals | None = None, **how: Any) -> _Composed:
-    return _Composed(compose(batch, after or Totals(), **({"at": NOW} | how)), batch.chunks)
+    return _Composed(compose_entry(batch, after or Totals(), **({"at": NOW} | how)), batch.chunks)
 
 
 def _payload(message: EntryMessage, composed: _Composed) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
-from convstore.append.batch import prepare
-from convstore.append.compose import compose
+from convstore.append.batch import prepare_batch
+from convstore.append.compose import compose_entry
 from convstore.log.entry import Totals
 from convstore.log.turn_record import TurnRecord
 from convstore.messages.tokens import NamedCounter
@@ -32,8 +32,8 @@ class LongTurn:
     def append(self, *messages: BaseMessage) -> None:
         """Name some messages, and add them as an entry."""
         named = Naming(self.record, "q1", self.tail.messages + 1).named(messages).messages
-        entry = compose(
-            prepare(named, codec=Codec(), counter=COUNTER),
+        entry = compose_entry(
+            prepare_batch(named, codec=Codec(), counter=COUNTER),
             self.tail,
             at=datetime(2026, 11, 28, tzinfo=UTC),
         )

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from convstore.append.batch import prepare
-from convstore.append.compose import compose
+from convstore.append.batch import prepare_batch
+from convstore.append.compose import compose_entry
 from convstore.log.entry import Entry, EntryMessage, Totals
 from convstore.log.facts.event import EVENT, TurnEvent
 from convstore.log.turns import LoggedTurn, unread
@@ -54,11 +54,11 @@ class Log:
         totals = self.entries[-1].totals if self.entries else Totals()
         for index, message in enumerate(messages):
             message.id = message.id or f"m{totals.messages + index + 1}"
-        batch = prepare(messages, codec=Codec(), counter=COUNTER)
+        batch = prepare_batch(messages, codec=Codec(), counter=COUNTER)
         batch = replace(
             batch, options=AppendOptions(question=turn, stamp=stamp), facts=EVENT.put(event)
         )
-        entry = compose(batch, totals, at=NOW, questions=self.questions)
+        entry = compose_entry(batch, totals, at=NOW, questions=self.questions)
         self.questions |= {
             message.id: message.ordinal for message in entry.messages if message.begins_turn
         }

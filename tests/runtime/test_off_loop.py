@@ -24,8 +24,8 @@ from scripted_agents import log_of
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.append import writer
-from convstore.append.batch import prepare
-from convstore.append.compose import compose
+from convstore.append.batch import prepare_batch
+from convstore.append.compose import compose_entry
 from convstore.log import stored_message as reading
 from convstore.messages import json_text, text, values
 from convstore.messages.text import text_of
@@ -136,9 +136,9 @@ async def test_a_large_batch_is_composed_in_a_thread(
 
     def noted(*arguments: Any, **options: Any) -> Any:
         threads.append(threading.get_ident())
-        return compose(*arguments, **options)
+        return compose_entry(*arguments, **options)
 
-    monkeypatch.setattr("convstore.append.writer.compose", noted)
+    monkeypatch.setattr("convstore.append.writer.compose_entry", noted)
     chat = store.conversation(user_id="ada", thread_id=uuid.uuid4().hex)
     await chat.append([HumanMessage(f"{number}?") for number in range(500)])
     assert threads
@@ -161,9 +161,9 @@ async def test_appends_at_once_take_turns(
 
     def noted(*arguments: Any, **options: Any) -> Any:
         steps.append("prepare")
-        return prepare(*arguments, **options)
+        return prepare_batch(*arguments, **options)
 
-    monkeypatch.setattr(writer, "prepare", noted)
+    monkeypatch.setattr(writer, "prepare_batch", noted)
     chats = [store.conversation(user_id="ada", thread_id=uuid.uuid4().hex) for _ in range(5)]
     task = asyncio.create_task(another())
     await asyncio.gather(*(chat.append(rag_turn("And?")) for chat in chats))

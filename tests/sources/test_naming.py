@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.documents import Document
 
 from convstore.messages.values import Codec
-from convstore.sources.naming import name_of, own_names
+from convstore.sources.naming import label_of, own_names
 from convstore.sources.source import source_in
 
 _DOCS = Path(__file__).parents[2] / "docs" / "reference" / "sources.md"
@@ -32,7 +32,7 @@ def test_each_row_of_the_table_has_its_heading() -> None:
     for name, written, heading in rows:
         metadata = eval(written, {"Path": Path})  # noqa: S307 - the project's own page
         assert _heading(metadata) == heading, name
-        title, url, rest = name_of(metadata)
+        title, url, rest = label_of(metadata)
         assert metadata.keys() - rest.keys() <= {
             key for key in metadata if metadata[key] in (title, url)
         }, name
@@ -45,7 +45,7 @@ def test_values_that_say_nothing_are_left_out() -> None:
         {"title": " ", "source": "", "page": True, **deep},
         {"title": 7, "source": ["a.pdf"], "page_label": " \n", "row": 10**400, "Header 1": b"x"},
     ):
-        assert name_of(metadata) == ("", "", metadata)
+        assert label_of(metadata) == ("", "", metadata)
     assert _heading({"source": "a.pdf", "page_label": "", "page": 0}) == "a.pdf, page 0"
     assert _heading({"title": "A\nB", "section": "one\ntwo"}) == "A\nB, section one two"
     assert _heading({"source": "/" + "deep/" * 40 + "a.pdf", "page": 2.0}) == "a.pdf, page 2"

@@ -25,8 +25,8 @@ from langchain_core.messages import (
 )
 from pydantic import BaseModel
 
-from convstore.append.batch import prepare
-from convstore.append.compose import compose
+from convstore.append.batch import prepare_batch
+from convstore.append.compose import compose_entry
 from convstore.log.entry import Entry, PayloadRef, Totals
 from convstore.log.rows import leading_system, rows_of
 from convstore.log.state import NamedMessage
@@ -275,7 +275,7 @@ messages = st.one_of(
 
 @dataclass
 class PureLog:
-    """A log in memory: entries made by `prepare` and `compose`, views made as the reader makes them."""
+    """A log in memory: entries made by `prepare_batch` and `compose_entry`, views made as the reader makes them."""
 
     counter: TokenCounter = approximate_tokens
     codec: Codec = field(default_factory=Codec)
@@ -289,13 +289,13 @@ class PureLog:
 
     def append(self, messages: Sequence[BaseMessage]) -> Entry:
         """Add one entry with these messages."""
-        batch = prepare(
+        batch = prepare_batch(
             messages,
             codec=self.codec,
             counter=named_counter(self.counter, "test"),
             token=f"t{len(self.entries)}",
         )
-        entry = compose(batch, self.totals, at=NOW)
+        entry = compose_entry(batch, self.totals, at=NOW)
         self.entries.append(entry)
         for prepared, message in zip(batch.prepared, entry.messages, strict=True):
             if message.payload:

@@ -1,4 +1,4 @@
-"""The stub, character by character as the architecture fixes it, alone and as `compose` puts it into an entry."""
+"""The stub, character by character as the architecture fixes it, alone and as `compose_entry` puts it into an entry."""
 
 from __future__ import annotations
 

@@ -114,12 +114,12 @@ def read_log_item(codec: Codec, row: ItemRow, payload: str | None, *, key: str) 
     )
 
 
-def items_after(ordinal: int) -> str:
+def key_of_items_after(ordinal: int) -> str:
     """Return the look-up value of entries with items after a message; look-up values sort by the ordinal."""
     return f"items {ordinal:016d}"
 
 
-def item_name(id_: str) -> str:
+def key_of_item(id_: str) -> str:
     """Return the look-up value of the entry with an item."""
     return f"item {id_}"
 
@@ -155,8 +155,8 @@ class ItemsKind(FactKind[tuple[EntryItem, ...]]):
 
     def keys(self, value: tuple[EntryItem, ...], entry: Entry) -> Iterable[Key]:
         """Return look-up values for the messages that the items follow, and for their ids."""
-        places = dict.fromkeys(items_after(item.after) for item in value)
-        return [*places, *(item_name(item.id) for item in value if item.id)]
+        places = dict.fromkeys(key_of_items_after(item.after) for item in value)
+        return [*places, *(key_of_item(item.id) for item in value if item.id)]
 
     def cut(
         self, value: tuple[EntryItem, ...], before: int, *, has_messages: bool
