@@ -150,12 +150,9 @@ async def open_store(
     """Open the store at an address, and close it at the end; `setup` runs pending migrations.
 
     The scope keys are `keys`, else those of the stored conversations, else `exported_keys`. `scope` has the scope
-    values
-    of the command line; they are checked before the address is opened. With `warns`, a line on stderr says if the
-    stored
-    conversations have other scope keys than `keys`. Values of application types that this process does not know are
-    kept
-    unchanged.
+    values of the command line; they are checked before the address is opened. With `warns`, a line on stderr says if
+    the stored conversations have other scope keys than `keys`. Values of application types that this process does not
+    know are kept unchanged.
     """
     from convstore import ConversationStore  # noqa: PLC0415 - loads the database driver
     from convstore.integration import host_of  # noqa: PLC0415 - as above
@@ -274,7 +271,7 @@ async def set_up(store: ConversationStore, **options: Any) -> None:
 
 
 async def warn_of_other_keys(store: ConversationStore) -> None:
-    """Print a line on stderr if all of the newest hundred conversations have other scope keys than the store."""
+    """Print a line on stderr if conversations are stored, but the newest hundred all have other keys than the store."""
     with suppress(NotSetUpError, CorruptDocumentError):
         newest = (await store.list_conversations(limit=_LOOKED_AT, everything=True)).conversations
         stored = {tuple(sorted(info.scope)): ", ".join(info.scope) for info in newest if info.scope}

@@ -18,7 +18,7 @@ from convstore.cli.progress import progress, totals_for
 from convstore.values.plain import counted, money
 
 _ROWS = 20
-"""Maximum of rows in a table; --json has all of them."""
+"""Maximum number of rows in a table; --json has all of them."""
 _NAME = 12
 """Minimum width of a name on a terminal; it is wider if the numbers leave space."""
 _UNBOUNDED = 100_000

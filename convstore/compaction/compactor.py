@@ -161,7 +161,7 @@ class Compactor:
         return await self._make(plan, owner)
 
     async def _end(self, cached: CachedConversation) -> tuple[LogEnd, Snapshot]:
-        """Return the end of the log, after making the longest summary that fits the current one.
+        """Return the end of the log; if its summary does not fit, first make the longest one that fits current.
 
         A rewind may not have done that: its process was killed, or it began before the log had summaries.
         """
@@ -460,7 +460,10 @@ def _reason(rows: Sequence[Row], rule: CompactionRule, *, force: bool) -> str:
 
 
 def _worded_for_views(message: BaseMessage) -> BaseMessage:
-    """Return a synthetic result with the text of views; the text of a chain asks the model to call again."""
+    """Give a synthetic result the text of views, because that of a chain asks the model to call again.
+
+    Other messages are returned unchanged.
+    """
     if kind_of(message) == "missing_result":
         return message.model_copy(update={"content": MISSING_TEXT})
     return message

@@ -3,12 +3,11 @@
 A checkpointer finds a checkpoint by the thread's id alone, so a state names the conversation that it belongs to.
 
 The log is rewound for a run that began at an older checkpoint: a replay, a question asked there, or `update_state`.
-More
-messages in the log than in the state do not prove that: another worker may have appended them, or their run was killed
-before its checkpoint was saved. So two conditions must hold:
+More messages in the log than in the state do not prove that: another worker may have appended them, or their run was
+killed before its checkpoint was saved. So two conditions must hold:
 
 * The caller went back: the run's configuration names a checkpoint, or `update_state` made the one that the run began
-at.
+  at.
 * A message after those of the state is in a checkpoint that the thread saved later.
 """
 
@@ -114,7 +113,7 @@ def last_question_in(messages: Sequence[BaseMessage]) -> BaseMessage | None:
 def _is_repeated(
     question: BaseMessage | None, active: Collection[str], held: Collection[str] | None
 ) -> bool:
-    """Return True if the log has the state's question, but the checkpoint that the caller went back to has not."""
+    """Return True if the log has the state's question, but the checkpoint that the caller went back to does not."""
     if question is None or held is None:
         return False
     return question.id in active and question.id not in held
@@ -275,8 +274,7 @@ async def find_origins(ids: Collection[str], *, is_outer: bool = False) -> Messa
     """Find the first checkpoint of each message of a state; return None without a checkpointer.
 
     In a nested graph, only `is_outer` finds anything: it says that the state is that of the outermost graph. The
-    origins
-    of another graph's messages are unknown.
+    origins of another graph's messages are unknown.
     """
     configurable, metadata = run_config()
     is_elsewhere = is_nested() and not is_outer

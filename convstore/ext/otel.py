@@ -80,7 +80,7 @@ def observe(
         meter_provider: Makes the metrics; None for the provider of the process.
 
     Raises:
-        InvalidInputError: The store is observed already, or is none.
+        InvalidInputError: The store is observed already, or it is not a store.
     """
     check_store(store)
     tracer = trace.get_tracer("convstore", __version__, tracer_provider)
@@ -152,9 +152,8 @@ class _Recorder:
         self._ended.append(operation)
         if len(self._ended) >= _AT_ONCE:
             self.flush()
-        elif (
-            operation.ended >= self._due
-        ):  # otherwise a timer runs, unless its event loop was closed
+        # Before that time a timer runs, unless its event loop was closed.
+        elif operation.ended >= self._due:
             self._due = operation.ended + int(_DELAY * 1e9)
             asyncio.get_running_loop().call_later(_DELAY, self.flush)
 

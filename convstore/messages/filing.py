@@ -174,9 +174,8 @@ def _merged(messages: Sequence[BaseMessage], wanted: Sequence[BaseMessage]) -> l
     """Add the missing `wanted` messages, each after the message that precedes it in `wanted`."""
     here = ids_of(messages)
     found = list[BaseMessage]()
-    following = dict[
-        str, list[BaseMessage]
-    ]()  # messages to add, by the id of the message before them
+    # messages to add, by the id of the message before them
+    following = dict[str, list[BaseMessage]]()
     before = ""
     for message in wanted:
         if message.id in here:

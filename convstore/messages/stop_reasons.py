@@ -10,7 +10,7 @@ from langchain_core.messages import BaseMessage
 from convstore.messages.media import block_type
 
 _KEYS: Final = ("finish_reason", "stop_reason", "stopReason", "done_reason", "status")
-"""Keys of the stop reason in ``response_metadata``: of OpenAI and Google, Anthropic, Bedrock, Ollama, and OpenAI."""
+"""Keys of the stop reason in ``response_metadata``: OpenAI and Google, Anthropic, Bedrock, Ollama, Responses API."""
 
 FILTERED: Final = frozenset(
     {

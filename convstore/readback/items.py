@@ -57,7 +57,7 @@ async def read_items(
 
 
 async def items_of_all_messages(reader: LogReader, scope: Scope) -> AsyncGenerator[StoredItem]:
-    """Iterate over the items of active and rewound messages, for exports; leave out items removed by their own id."""
+    """Iterate over the items of all messages, for exports; leave out items that a rewind to an item removed."""
     if (cached := await reader.find(scope)) is None:
         return
     async with reader.reading(cached):

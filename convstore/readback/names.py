@@ -39,7 +39,7 @@ class Meaning(NamedTuple):
 
 
 def meaning_of(name: str) -> Meaning:
-    """Parse the meaning of a name. Of a longer range, one source number more than a call may read is returned.
+    """Parse the meaning of a name. It has at most one source number more than a call reads.
 
     >>> meaning_of("source 3").numbers, meaning_of("[1 - 3]").numbers, meaning_of("m12").ordinal
     ([3], [1, 2, 3], 12)

@@ -30,8 +30,8 @@ _EXPLAINED = 20
 async def numbers_before(records: Records, scope: Scope, message_id: str) -> dict[int, int]:
     """Return source ids by the numbers in the results of a message's turn before it; the newest result wins.
 
-    Two commands; two more if the turn has results that were not numbered, one more if these count passages that
-    are not sources.
+    Two commands; two more if the turn has results that were not numbered, one more if these count passages that are
+    not sources.
     """
     reader = records.reader
     cached = await reader.find(scope) if message_id else None

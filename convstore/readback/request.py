@@ -208,7 +208,7 @@ class Request:
 
     @property
     def is_search(self) -> bool:
-        """True for a search of the whole conversation, which the index answers, and for its later pages."""
+        """True for a search of the whole conversation, which the index answers, and for each later page of it."""
         return bool(self.find) and (self.cursor.startswith("f") or not (self.names or self.cursor))
 
     def room_after(self, lines: Iterable[str]) -> int:

@@ -28,7 +28,7 @@ class EntryPart(NamedTuple):
 
 
 EntryParts = dict[int, EntryPart]
-"""EntryParts of one turn, by the numbers of their entries."""
+"""The parts of entries that belong to one turn, by the numbers of the entries."""
 
 
 @dataclass(slots=True)

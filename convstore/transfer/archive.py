@@ -287,7 +287,7 @@ class ArchiveReader:
 def _typed(
     values: Mapping[str, Any], name: str, type_: type[_Value], *, default: Any = ...
 ) -> _Value:
-    """Return a value of exactly this type. A missing value is the default; without a default it is a ValueError."""
+    """Return a value of exactly this type, or the default if it is missing; raise a ValueError for anything else."""
     if name not in values and default is not ...:
         return default  # type: ignore[no-any-return]
     value = values.get(name)

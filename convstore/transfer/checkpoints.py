@@ -39,12 +39,10 @@ async def read_checkpoints(
     """Yield the threads of a checkpointer one at a time; the checkpoints of a thread are read in pages.
 
     A message is imported at the position where it entered the state, with its last content. A message without an id
-    gets
-    one that is derived from the thread, the step and its index. Writes of an interrupted step are part of the thread.
-    The notes of a record count removed and replaced messages, and the parts that are left out: summaries, other
-    branches
-    and the namespaces of subgraphs. Checkpoints of convstore's middleware or nodes are not read, because the log has
-    their messages.
+    gets one that is derived from the thread, the step and its index. Writes of an interrupted step are part of the
+    thread. The notes of a record count removed and replaced messages, and the parts that are left out: summaries, other
+    branches and the namespaces of subgraphs. Checkpoints of convstore's middleware or nodes are not read, because the
+    log has their messages.
 
     The fields of a record for its scope are ``thread_id`` and ``metadata.…``, the metadata that is equal in all its
     checkpoints; see `ConversationRecord.fields`.

@@ -104,10 +104,9 @@ async def import_conversations(
 
     Run it again after a kill, or when the source has grown: only messages missing at the end of conversations are
     written. Concurrent runs write each message once. A conversation is left unchanged if it has messages that its
-    record
-    does not have, or if one of the record's messages cannot be stored. A turn gets its date from the source, else that
-    of the turn before, else that of the import; unreadable dates are reported. At most `jobs` records are in memory.
-    Each conversation is indexed for searches after its import.
+    record does not have, or if one of the record's messages cannot be stored. A turn gets its date from the source,
+    else that of the turn before, else that of the import; unreadable dates are reported. At most `jobs` records are in
+    memory. Each conversation is indexed for searches after its import.
 
     Args:
         store: The store to write to. It must be set up, unless `dry_run`.

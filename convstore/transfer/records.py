@@ -296,8 +296,7 @@ class ScopeRule:
         ScopeRule(keys=store.scope_keys, match={"SessionId": r"(?P<user_id>[^:]+):(?P<thread_id>[^:]+)"})
 
     The expression should not match ambiguous ids, as this one does not match ``"carl:x:7"``: a group ``.+`` would give
-    a
-    session of the user ``carl:x`` to the user ``carl``.
+    a session of the user ``carl:x`` to the user ``carl``.
 
     The value of a key is the first that exists of: `constant`, the field that `fields` names, a named group of `match`,
     and the record's own scope, which only exports have. If the record has no own scope, the last key gets the record's

@@ -29,8 +29,7 @@ async def read_step_store(database: Any) -> AsyncGenerator[ConversationRecord | 
     """Yield the conversations of a database one at a time, from the newest complete snapshot of each.
 
     Runs without a conversation become conversations of their own; runs that another run started are left out. The
-    fields
-    of a record for its scope are those of its runs: ``conversation_id``, ``agent_name``, ``metadata.…``.
+    fields of a record for its scope are those of its runs: ``conversation_id``, ``agent_name``, ``metadata.…``.
 
     Args:
         database: Of PyMongo's async client, Motor or mongomock-motor.

@@ -32,7 +32,7 @@ PROMPT_CHANGED = "prompt or tools changed"
 ANOTHER_MODEL = "another model"
 """Cause of a lost prompt cache outside the view: each model has a cache of its own."""
 WHOLE_CACHE_LOST = frozenset({PROMPT_CHANGED, ANOTHER_MODEL})
-"""Causes that invalidate the prompt cache from its first token."""
+"""Causes that invalidate the prompt cache before the first message of the view."""
 ANOTHER_POLICY = "another policy"
 """Cause of a lost prompt cache: the options of the view changed."""
 MESSAGES_CHANGED = "earlier messages changed"

@@ -173,9 +173,8 @@ class Load(ActiveRows):
             CorruptDocumentError: An entry in between is missing.
         """
         check_dense(self.cached.conversation, entries, last=self.before - 1)
-        if (
-            entries[-1].number + 1 < self.entries[0].number
-        ):  # rewound entries in between were skipped
+        # rewound entries in between were skipped
+        if entries[-1].number + 1 < self.entries[0].number:
             self.kept_from = max(self.kept_from, self.entries[0].number)
         self.entries = entries + self.entries
         self.earlier_results = None

@@ -120,7 +120,7 @@ class Loader:
     async def _begin(
         self, cached: CachedConversation, found: Totals | None, policy: HistoryPolicy
     ) -> Load:
-        """Read the state, and the entries since the record's start that are not cached."""
+        """Read the state, and the entries since the record's start; of cached entries, only the last one."""
         key = view_key(policy, self._counter.name)
         first, start = self._first_known(cached, key)
         limit = entries_needed(start, cached.tail or found or Totals(), policy)

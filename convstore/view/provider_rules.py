@@ -110,7 +110,7 @@ def made_for(
       directly after a result, an AI message "(No answer.)" stands between them, marked
       ``{"convstore": {"kind": "no_answer"}}``.
     - The text of an answer with calls becomes a message before it, marked ``{"convstore": {"kind": "said"}}``, where
-      LangChain's package sends only one of them.
+      only one of them would be sent.
     - Images and PDFs get the type that their bytes have. In user messages and tool results, blocks in the form of
       another provider become texts, and its files LangChain's own blocks.
     - Images and files in tool results become texts where the provider rejects them: for Mistral always, for Anthropic

@@ -119,7 +119,7 @@ def build_view(
         shown: The form of each row; None for a row that is left out.
         decoder: Restores messages; it has the texts of the payloads that `payloads_needed` listed.
         system: Leading system messages.
-        notes: Summary and note, which replace the messages before the rows.
+        notes: Summary and note, which replace summarised and left-out messages.
 
     Raises:
         CorruptDocumentError: A stored message is damaged; the error names its entry.

@@ -391,6 +391,5 @@ def _mark(
     for message in {id(item): item for item in (*messages[:finished][-1:], messages[-1])}.values():
         if isinstance(message["content"], str):
             message["content"] = [{"type": "text", "text": message["content"]}]
-        message["content"][-1]["cache_control"] = (
-            control  # never a thinking block, which is not sent as the last one
-        )
+        # The last block is never thinking, which is not sent at the end of a message.
+        message["content"][-1]["cache_control"] = control

@@ -39,10 +39,8 @@ def with_references(own: dict[str, Any], *messages: BaseMessage) -> dict[str, An
         )
         if "exact" not in own and json.dumps(_filled(short, held)) == exact:
             return short
-    except (
-        LookupError,
-        RecursionError,
-    ):  # the JSON itself contains references, or is nested very deep
+    except (LookupError, RecursionError):
+        # The JSON itself contains references, or is nested very deep.
         pass
     return {"exact": exact}
 

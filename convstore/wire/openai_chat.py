@@ -35,8 +35,8 @@ def to_chat(
 ) -> OpenAIMessages:
     """Return a view as the `messages` of a request under the rules of a provider, or else of a model.
 
-    Reasoning is sent only if `model` is given and needs it: OpenAI's own models do not accept reasoning here, while
-    DeepSeek, Kimi and GLM require theirs.
+    These rules decide which reasoning is sent. The default are those of OpenAI's models, which do not accept reasoning
+    here; DeepSeek, Kimi and GLM require theirs.
 
     >>> from langchain_core.messages import HumanMessage
     >>> to_chat([HumanMessage("Hello")])

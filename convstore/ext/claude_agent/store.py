@@ -47,8 +47,7 @@ class ConvstoreSessionStore:
 
     User and assistant entries become messages of the log, which views, search and the inspector show. All entries come
     back equal, in order. An entry is stored once under its `uuid`; a changed entry under a stored `uuid` is ignored.
-    The
-    constructor does no I/O.
+    The constructor does no I/O.
 
     Args:
         store: The store. Its scope keys are `project`, `session` and the names of `values`.

@@ -579,7 +579,7 @@ def _titles(stored: Sequence[StoredMessage], last: int | None) -> Callable[[_Pag
 
 
 def _begins(line: _PageRow, section: _TurnSection) -> bool:
-    """Return True if a row begins a section: a question after rows that are not all rewound, or a row of a run."""
+    """Return True if a row begins a section: a question after rows that are not all rewound, and each row at a run."""
     if line.is_run or any(entry.is_run for entry in section.lines):
         return line.first is not None
     if section.is_rewound and line.first and not line.first.is_rewound:

@@ -40,7 +40,7 @@ _LONGEST = 120.0
 """Time limit for reading the rest of the log, if the address asks for it."""
 
 _ROWS = 50
-"""Minimum of calls below the overview; a window of a long conversation has more."""
+"""Minimum number of calls below the overview; a window of a long conversation has more."""
 
 
 @dataclass(slots=True)

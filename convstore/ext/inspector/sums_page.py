@@ -22,20 +22,20 @@ from convstore.types import ConversationInfo
 from convstore.values.usage import Prices
 
 _GROUPS = 20
-"""Maximum of groups in a table."""
+"""Maximum number of groups in a table."""
 
 _TOOLS = 40
-"""Maximum of tools in a table."""
+"""Maximum number of tools in a table."""
 
 _SECONDS = 3.0
 """Time limit for the conversations, and again for their logs; at least one page and one log are read."""
 
 _MOST_LOGS = 5_000
-"""Maximum of logs that are read, those of the newest conversations."""
+"""Maximum number of logs that are read: those of the newest conversations."""
 
 _LONGEST = 120.0
 _MOST_LOGS_OF_ALL = 100_000
-"""Time limit and maximum of logs if the address asks for everything."""
+"""Time limit and maximum number of logs if the address asks for everything."""
 
 
 async def sums_page(

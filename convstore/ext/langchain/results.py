@@ -164,7 +164,7 @@ def messages_to_log(output: Any, call: ToolCall) -> list[BaseMessage]:
 def child_key(request: ToolCallRequest) -> tuple[str, ...]:
     """Return the ids of the AI message and of its call, as `Conversation.child` takes them.
 
-    If an id is not valid in a scope, such as a very long one, it is the id of the result instead.
+    If an id is not valid in a scope, such as a very long one, the id of the result is returned instead.
     """
     message_id, position = call_position(request.state["messages"], request.tool_call)
     call_id = str(request.tool_call["id"])

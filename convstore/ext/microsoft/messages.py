@@ -42,7 +42,7 @@ _ROLES = {"ai": "assistant", "human": "user", "system": "system", "tool": "tool"
 
 
 def to_log(message: Message) -> list[BaseMessage]:
-    """Return the log's messages of a message. If it is not a user's message with an id, a new id is set on it.
+    """Return the messages to store for a message. If it is not a user's message with an id, a new id is set on it.
 
     Ids of a model's service are not used, because some services repeat them.
     """

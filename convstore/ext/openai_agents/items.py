@@ -29,8 +29,7 @@ _KEPT: Final = "openai_agents"  # the key of the items in `additional_kwargs`
 _PROMPTS: Final = ("developer", "system", "user")
 _FAKE_ID: Final = "__fake_id__"  # the id of all items of a model that does not make ids
 _COMPACTION: Final = "compaction"
-"""Type of an item with the encrypted history before it. It is not part of an answer, although `append` accepts it
-so."""
+"""Type of an item with the encrypted history before it. It becomes a `LogItem`, not a part of a message."""
 
 _CALLS: Final = frozenset({"apply_patch_call", "computer_call", "local_shell_call", "shell_call"})
 """Types of the built-in calls that the client runs; the type of each output is that of the call with ``_output``."""

@@ -281,9 +281,8 @@ class ConvstoreSession:
                 last = stored[-1]
                 is_message = stored[-1].kind != "item"
                 removed = await state.chat.rewind(before_id=last.id)
-                if (
-                    removed > is_message
-                ):  # another process has appended messages, which are restored
+                # more is removed if another process has appended messages, which are restored
+                if removed > is_message:
                     await state.chat.undo_rewind(before_id=last.id if is_message else None)
                 elif removed == is_message:  # otherwise another process has removed it already
                     if last.kind == "message" and last.items[1:]:

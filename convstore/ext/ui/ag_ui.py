@@ -72,9 +72,8 @@ class AGUIEncoder:
             before = self._sent.get(key, {})
             live = message["id"].startswith(DRAFT)
             own = {**message, "id": before.get("id", message["id"]), "live": live}
-            if not _extends_text(
-                message, before
-            ):  # a redacted draft: events cannot remove sent text
+            # the text of a redacted draft: events cannot remove sent text
+            if not _extends_text(message, before):
                 if live:
                     own["content"] = before["content"]
                 else:

@@ -49,7 +49,7 @@ _LOGGER = logging.getLogger("convstore")
 _ANSWERING = set[asyncio.Task[None]]()
 _INTERRUPTED = "The answer was interrupted; send the request again."
 _BACKLOG = 100
-"""Maximum of events that wait for a client. New content is only encoded after the client has read them."""
+"""Maximum number of events that wait for a client. New content is only encoded after the client has read them."""
 
 
 def ui_stream(
