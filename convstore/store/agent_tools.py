@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from convstore.sources.source import FoundSources
     from convstore.tools.agent_tool import AgentTool
     from convstore.tools.conversation_search import OtherConversations
-    from convstore.tools.numbering import Numbering
+    from convstore.tools.numbering import SourceNumberer
     from convstore.values.models import StoredMessage
     from convstore.values.reports import SearchResult
 
@@ -239,7 +239,7 @@ def _scope_of(keys: Sequence[str], config: RunnableConfig, chosen: ScopeChoice |
 
 def _numbering(
     owner: Conversation | ConversationStore, config: RunnableConfig, chosen: ScopeChoice | None
-) -> Numbering:
+) -> SourceNumberer:
     """Return the functions that number the sources of a conversation, or of the conversation of a run."""
     run = (
         {} if isinstance(owner, Conversation) else dict(_scope_of(owner.scope_keys, config, chosen))
@@ -251,6 +251,6 @@ def _numbering(
         texts = [source.text for source in found.items]
         return await handle.reserve_source_ids(len(texts)), await handle.find_shown_sources(texts)
 
-    from convstore.tools.numbering import Numbering  # noqa: PLC0415 - loaded by now
+    from convstore.tools.numbering import SourceNumberer  # noqa: PLC0415 - loaded by now
 
-    return Numbering(*both_ways(chat.store, give), host_of(chat).source_extractors)
+    return SourceNumberer(*both_ways(chat.store, give), host_of(chat).source_extractors)

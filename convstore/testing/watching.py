@@ -20,7 +20,7 @@ from convstore.types import StoredMessage, TurnState
 _PATIENCE = 60.0
 
 
-class _Page:
+class _ChatPage:
     """A chat page that applies each update of `watch` to the messages and the turn that it shows."""
 
     def __init__(self, chat: Conversation, **options: Any) -> None:
@@ -43,7 +43,7 @@ class _Page:
         self.messages = kept + update.messages
         self.turn = update.turn
 
-    async def until(self, is_shown: Callable[[_Page], bool]) -> None:
+    async def until(self, is_shown: Callable[[_ChatPage], bool]) -> None:
         """Apply updates until the page shows an expected state."""
         async with asyncio.timeout(_PATIENCE):
             while not is_shown(self):
@@ -51,9 +51,9 @@ class _Page:
 
 
 @asynccontextmanager
-async def _page(chat: Conversation, **options: Any) -> AsyncIterator[_Page]:
+async def _page(chat: Conversation, **options: Any) -> AsyncIterator[_ChatPage]:
     """A page that has received its first update."""
-    page = _Page(chat, **options)
+    page = _ChatPage(chat, **options)
     try:
         await page.follow()
         yield page

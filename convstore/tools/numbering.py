@@ -29,7 +29,7 @@ from convstore.sources.prompt import RenderSources, render_sources
 from convstore.sources.source import FoundSources
 
 
-class Numbering(NamedTuple):
+class SourceNumberer(NamedTuple):
     """Functions that assign numbers to sources, async and sync; and the tools' own extractors."""
 
     give: Callable[[FoundSources], Awaitable[SourceNumbers]]
@@ -39,7 +39,7 @@ class Numbering(NamedTuple):
 
 def make_numbered_tool(
     tool: BaseTool | Callable[..., Any],
-    numbering_for: Callable[[RunnableConfig], Numbering],
+    numberer_for: Callable[[RunnableConfig], SourceNumberer],
     *,
     render: RenderSources | None = None,
 ) -> BaseTool:
@@ -60,7 +60,7 @@ def make_numbered_tool(
         extras=inner.extras,
         response_format="content_and_artifact",
         inner=inner,
-        numbering_for=numbering_for,
+        numberer_for=numberer_for,
         render=render,
     )
 
@@ -69,25 +69,25 @@ class _NumberedTool(BaseTool):
     """Calls the inner tool, whose errors pass through, and numbers the sources in its results."""
 
     inner: BaseTool
-    numbering_for: Callable[[RunnableConfig], Numbering] = Field(repr=False)
+    numberer_for: Callable[[RunnableConfig], SourceNumberer] = Field(repr=False)
     render: RenderSources | None = Field(repr=False)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         answer = await self.inner.ainvoke(_call(self.name, input), config, **kwargs)
-        numbering = self.numbering_for(ensure_config(config))
+        numberer = self.numberer_for(ensure_config(config))
         numbered = {}
-        for message, found in self._with_sources(answer, numbering):
-            given = await numbering.give(found)
+        for message, found in self._with_sources(answer, numberer):
+            given = await numberer.give(found)
             numbered[id(message)] = self._numbered(message, found, given)
         answer = with_results(answer, numbered)
         return answer if _is_call(input) else _parts(answer)[0]
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         answer = self.inner.invoke(_call(self.name, input), config, **kwargs)
-        numbering = self.numbering_for(ensure_config(config))
+        numberer = self.numberer_for(ensure_config(config))
         numbered = {}
-        for message, found in self._with_sources(answer, numbering):
-            given = numbering.give_sync(found)
+        for message, found in self._with_sources(answer, numberer):
+            given = numberer.give_sync(found)
             numbered[id(message)] = self._numbered(message, found, given)
         answer = with_results(answer, numbered)
         return answer if _is_call(input) else _parts(answer)[0]
@@ -99,13 +99,13 @@ class _NumberedTool(BaseTool):
         return _parts(self.invoke(_call(self.name, arguments), config))
 
     def _with_sources(
-        self, answer: Any, numbering: Numbering
+        self, answer: Any, numberer: SourceNumberer
     ) -> Iterator[tuple[ToolMessage, FoundSources]]:
         """Yield the results of an answer with the sources that an append would find in them."""
         for message in results_in(answer):
             plain = returned_list(message) or message
             named = plain.model_copy(update={"name": message.name or self.name})
-            found = sources_in(named, numbering.extractors)
+            found = sources_in(named, numberer.extractors)
             if found.items:
                 yield message, found
 

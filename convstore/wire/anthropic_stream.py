@@ -31,7 +31,7 @@ _NOT_OF_MESSAGE: Final = frozenset({"delta", "type", "usage"})
 
 
 @dataclass(slots=True)
-class _Block:
+class _StreamedBlock:
     """A content block, and the JSON text of its input received so far."""
 
     fields: dict[str, Any]
@@ -86,8 +86,8 @@ class AnthropicReply:
 
     def __init__(self) -> None:
         self._whole: dict[str, Any] = {}
-        self._blocks = list[_Block]()
-        self._by_index = dict[Any, _Block]()
+        self._blocks = list[_StreamedBlock]()
+        self._by_index = dict[Any, _StreamedBlock]()
         self._is_closed = False
         self._failure = ""
 
@@ -129,13 +129,13 @@ class AnthropicReply:
         elif kind == "message_stop":
             self._is_closed = True
 
-    def _begin(self, index: Any, fields: dict[str, Any]) -> _Block:
-        block = _Block(fields)
+    def _begin(self, index: Any, fields: dict[str, Any]) -> _StreamedBlock:
+        block = _StreamedBlock(fields)
         self._blocks.append(block)
         self._by_index[index] = block
         return block
 
-    def _block(self, index: Any, delta: Mapping[str, Any]) -> _Block:
+    def _block(self, index: Any, delta: Mapping[str, Any]) -> _StreamedBlock:
         """Return the block that a delta continues, or a new one if its start event is missing."""
         if index is None and self._blocks:
             return self._blocks[-1]
@@ -164,7 +164,7 @@ class AnthropicReply:
             made["tool_calls"] = [block.call() for block in blocks if block.is_call]
         return made
 
-    def _filled(self) -> list[_Block]:
+    def _filled(self) -> list[_StreamedBlock]:
         return [block for block in self._blocks if not _is_blank(block.fields)]
 
 

@@ -44,7 +44,7 @@ _TEXTS: Final = {
 
 
 @dataclass(slots=True)
-class _Item:
+class _StreamedItem:
     """An item that is assembled from events."""
 
     fields: dict[str, Any]
@@ -83,9 +83,9 @@ class ResponsesReply:
 
     def __init__(self) -> None:
         self._begun: dict[str, Any] = {}
-        self._items = list[_Item]()
-        self._by_index = dict[Any, _Item]()
-        self._by_id = dict[str, _Item]()
+        self._items = list[_StreamedItem]()
+        self._by_index = dict[Any, _StreamedItem]()
+        self._by_id = dict[str, _StreamedItem]()
         self._closing: dict[str, Any] | None = None
         self._failure = ""
 
@@ -140,14 +140,16 @@ class ResponsesReply:
             error = event.get("error") or event
         self._failure = error_code(error)
 
-    def _item(self, event: Mapping[str, Any], given: Mapping[str, Any], kind: str = "") -> _Item:
+    def _item(
+        self, event: Mapping[str, Any], given: Mapping[str, Any], kind: str = ""
+    ) -> _StreamedItem:
         """Return the item of an event, by its id or else by its index; a new one if it is unknown or the ids differ."""
         own = str(given.get("id") or event.get("item_id") or "")
         index = event.get("output_index")
         found = self._by_id.get(own) or self._by_index.get(index)
         if found is None or (own and found.id not in ("", own)):
             role = {"role": "assistant"} if kind == "message" else {}
-            found = _Item({"type": kind, **role} if kind else {})
+            found = _StreamedItem({"type": kind, **role} if kind else {})
             found.position = index if isinstance(index, int) else len(self._items)
             self._items.append(found)
             self._items.sort(key=_position)
@@ -187,5 +189,5 @@ class ResponsesReply:
         return made if items else None
 
 
-def _position(item: _Item) -> int:
+def _position(item: _StreamedItem) -> int:
     return item.position
