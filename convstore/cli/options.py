@@ -42,17 +42,17 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _EXAMPLES = ("Examples:", "Examples:\n  export CONVSTORE_URI=mongodb://localhost:27017/app")
 
 
-def _reading(read: Callable[[Mapping[str, str]], Any]) -> Callable[..., Any]:
+def _environment_callback(read: Callable[[Mapping[str, str]], Any]) -> Callable[..., Any]:
     """Return the callback of an option that reads an environment variable as `ConversationStore.from_env` does."""
 
     def value_of(context: typer.Context, parameter: typer.CallbackParam, given: Any) -> Any:
         source = context.get_parameter_source(str(parameter.name))
-        return _in_environment(read) if source and source.name == "ENVIRONMENT" else given
+        return _read_environment(read) if source and source.name == "ENVIRONMENT" else given
 
     return value_of
 
 
-def _in_environment(read: Callable[[Mapping[str, str]], Any]) -> Any:
+def _read_environment(read: Callable[[Mapping[str, str]], Any]) -> Any:
     with wrong_usage():
         return read(os.environ)
 
@@ -73,7 +73,9 @@ def wrong_usage(option: str = "") -> Iterator[None]:
 
 def keys_option(text: str) -> Any:
     """Return the option for scope keys, with its help text."""
-    read = _reading(lambda variables: list(environment.options_in(variables)["scope_keys"]))
+    read = _environment_callback(
+        lambda variables: list(environment.options_in(variables)["scope_keys"])
+    )
     variable = environment.SCOPE_KEYS
     return typer.Option(
         "--scope-key", metavar="KEY", help=text, callback=read, envvar=variable, show_envvar=False
@@ -87,7 +89,7 @@ Uri = Annotated[
         metavar="ADDRESS",
         help="mongodb://host/database.",
         envvar=environment.URI,
-        callback=_reading(environment.address_in),
+        callback=_environment_callback(environment.address_in),
     ),
 ]
 AnyUri = Annotated[
@@ -217,7 +219,7 @@ class StoreTarget(DatabaseTarget):
     @property
     def policy(self) -> HistoryPolicy | None:
         """The policy that the environment sets."""
-        policy: HistoryPolicy | None = _in_environment(environment.options_in).get("policy")
+        policy: HistoryPolicy | None = _read_environment(environment.options_in).get("policy")
         return policy
 
     def open(self, **options: Any) -> AbstractAsyncContextManager[ConversationStore]:

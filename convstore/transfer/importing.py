@@ -141,7 +141,7 @@ async def import_conversations(
     rule = scope if callable(scope) else ScopeRule(keys=store.scope_keys, constant=scope or {})
     report = ImportReport(on_problem=on_problem)
     work = _Import(store, rule, report, dry_run, skip_messages, on_conversation)
-    await run_each(work.counted(records, limit), work.import_one, jobs=jobs)
+    await run_each(work.select(records, limit), work.import_one, jobs=jobs)
     return report
 
 
@@ -164,7 +164,7 @@ class _Import:
     seen: dict[Scope, str] = field(default_factory=dict)
     families: dict[Scope, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
-    async def counted(
+    async def select(
         self, records: Records, limit: int | None
     ) -> AsyncGenerator[ConversationRecord, None]:
         """Yield the records up to the limit; report bad ones."""
@@ -350,7 +350,7 @@ class _ConversationImport:
         return self._differences
 
     async def _run(self) -> None:
-        self.known, stored = await self._look()
+        self.known, stored = await self._compare_with_log()
         if self._dry_run:
             self.written = len(self._messages) - self.known
             return
@@ -380,8 +380,8 @@ class _ConversationImport:
             stored = await self._log.find([message.id for message in self._messages])
         return await differences(self._log, self._record, self._messages, stored)
 
-    async def _look(self) -> tuple[int, int]:
-        """Count the stored messages of the record and all messages of the log.
+    async def _compare_with_log(self) -> tuple[int, int]:
+        """Compare the record with the log; return the counts of its stored messages and of all messages of the log.
 
         Raises:
             InvalidInputError: The log has other content or another order, so that the record cannot continue it.
@@ -625,7 +625,7 @@ class _ConversationImport:
             return
         stored = await self._chat.state.get()
         if stored.revision:
-            self._keep("state", stored.values, self._record.state)
+            self._note_kept("state", stored.values, self._record.state)
             return
         try:
             await self._chat.state.update(dict(self._record.state))
@@ -638,22 +638,22 @@ class _ConversationImport:
         metadata: Any = ...
         if record.title is not None or record.metadata:
             info = await self._chat.info()
-            title = self._to_set("title", info.title, record.title)
-            metadata = self._to_set("metadata", info.metadata, dict(record.metadata))
+            title = self._value_to_set("title", info.title, record.title)
+            metadata = self._value_to_set("metadata", info.metadata, dict(record.metadata))
         has_new = title is not ... or metadata is not ...
         if self.written or has_new:
             await self._set_title(title, metadata)
 
-    def _to_set(self, name: str, stored: Any, given: Any) -> Any:
+    def _value_to_set(self, name: str, stored: Any, given: Any) -> Any:
         """Return the record's value if only the record has one, else `...`; report a different one that is kept."""
         if given in (None, {}):
             return ...
         if stored in (None, {}):
             return given
-        self._keep(name, stored, given)
+        self._note_kept(name, stored, given)
         return ...
 
-    def _keep(self, name: str, stored: Any, given: Any) -> None:
+    def _note_kept(self, name: str, stored: Any, given: Any) -> None:
         """Report that the conversation keeps its value, if the record has another one."""
         if stored != given:
             self._kept.append(name)

@@ -17,9 +17,9 @@ from convstore.cli.demo.corpus import (
     MACHINE_LEARNING,
     THIRD_QUESTION,
     TURNS,
-    called,
-    searched,
-    used,
+    search_call,
+    search_messages,
+    usage_fields,
 )
 from convstore.cli.options import open_store
 from convstore.values.policy import CompactionRule, HistoryPolicy
@@ -52,7 +52,9 @@ async def opened_demo(uri: str) -> AsyncIterator[ConversationStore]:
         await _reading_list(store.conversation(user_id=f"grace-{run}", thread_id="reading-list"))
         # a turn in progress, so that its result is not a stub
         question = store.conversation(user_id=f"ada-{run}", thread_id="one-question")
-        await question.append([_SYSTEM, *searched(1, "What are transformers?", DEEP_LEARNING[:2])])
+        await question.append(
+            [_SYSTEM, *search_messages(1, "What are transformers?", DEEP_LEARNING[:2])]
+        )
         await _lesson(store.conversation(user_id=f"ada-{run}", thread_id="ml-101"))
         yield store
 
@@ -75,17 +77,19 @@ async def _lesson(chat: Conversation) -> None:
     """Append a conversation with a summary, stubs, a rewound answer, a rating and a turn in progress."""
     await chat.append(_SYSTEM)
     for number, (question, passages, answer) in enumerate(TURNS, 1):
-        await _ask(chat, searched(number, question, passages), answer)
+        await _ask(chat, search_messages(number, question, passages), answer)
     await chat.compact(force=True)
     wrong = await _ask(chat, [HumanMessage(THIRD_QUESTION)], _WRONG)
     await chat.rewind(before_id=wrong)
     right = await _ask(chat, [], _THIRD)
     await chat.annotate(right, rating=1, comment="clear at last")
     await _ask(
-        chat, searched(4, "Which sources say so? Look again.", MACHINE_LEARNING[4:7]), _FOURTH
+        chat,
+        search_messages(4, "Which sources say so? Look again.", MACHINE_LEARNING[4:7]),
+        _FOURTH,
     )
     last = HumanMessage("And is it worth training a network on my table of 5,000 rows?")
-    await _append_each(chat, [last, called(5, "deep learning on small tables")])
+    await _append_each(chat, [last, search_call(5, "deep learning on small tables")])
     await chat.update(
         title="Machine learning, the basics", metadata={"course": "ml-101", "language": "en"}
     )
@@ -100,7 +104,9 @@ async def _reading_list(chat: Conversation) -> None:
 
 
 async def _ask(chat: Conversation, question: Sequence[BaseMessage], answer: str) -> str:
-    reply = AIMessage(answer, id=f"answer-{secrets.token_hex(6)}", **used(1_200, len(answer) // 4))
+    reply = AIMessage(
+        answer, id=f"answer-{secrets.token_hex(6)}", **usage_fields(1_200, len(answer) // 4)
+    )
     await _append_each(chat, [*question, reply])
     return str(reply.id)
 

@@ -65,20 +65,22 @@ TURNS = (
 """Question, passages and answer of each answered turn."""
 
 
-def searched(number: int, question: str, passages: Sequence[DemoPassage]) -> list[BaseMessage]:
+def search_messages(
+    number: int, question: str, passages: Sequence[DemoPassage]
+) -> list[BaseMessage]:
     """Return a question, the call of the search tool and its result; their ids end with `number`."""
     ids = {"id": f"result-{number}", "tool_call_id": f"call-{number}"}
     result = ToolMessage(as_text(passages), artifact=list(passages), name=_TOOL, **ids)
-    return [HumanMessage(question, id=f"question-{number}"), called(number, question), result]
+    return [HumanMessage(question, id=f"question-{number}"), search_call(number, question), result]
 
 
-def called(number: int, query: str) -> AIMessage:
+def search_call(number: int, query: str) -> AIMessage:
     """Return the message with a call of the search tool."""
     call = {"name": _TOOL, "args": {"query": query}, "id": f"call-{number}"}
-    return AIMessage("", tool_calls=[call], id=f"search-{number}", **used(600, 20))
+    return AIMessage("", tool_calls=[call], id=f"search-{number}", **usage_fields(600, 20))
 
 
-def used(read: int, wrote: int) -> dict[str, dict[str, object]]:
+def usage_fields(read: int, wrote: int) -> dict[str, dict[str, object]]:
     """Return the fields of an AI message that name the model and its usage."""
     usage: dict[str, object] = {
         "input_tokens": read,

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from convstore import Conversation
-from convstore.cli.demo.corpus import DEEP_LEARNING, THIRD_QUESTION, TURNS, searched
+from convstore.cli.demo.corpus import DEEP_LEARNING, THIRD_QUESTION, TURNS, search_messages
 from convstore.cli.demo.pages import cut_page, pages_of
 from convstore.cli.invocation import command_name, pip_name
 from convstore.cli.options import open_store
@@ -165,7 +165,7 @@ def _print_commands(console: Console, demo: Demo, uri: str) -> None:
 async def _talk(chat: Conversation) -> Demo:
     """Append two answered questions and a third one, as a backend would: question first."""
     for number, (question, passages, answer) in enumerate(TURNS, 1):
-        human, *search = searched(number, question, passages)
+        human, *search = search_messages(number, question, passages)
         await chat.append(human)
         await chat.append([*search, AIMessage(answer, id=f"answer-{number}")])
     await chat.append(HumanMessage(THIRD_QUESTION, id=f"question-{len(TURNS) + 1}"))

@@ -503,12 +503,12 @@ async def _cited_sources(
     chat: Conversation, stored: Sequence[StoredMessage]
 ) -> dict[int, dict[int, int]]:
     """Return the sources that answers cite, by the ordinals of the answers and the numbers in their texts."""
-    marked = await asyncio.to_thread(_marked, stored)
+    marked = await asyncio.to_thread(_with_marks, stored)
     found = await asyncio.gather(*(_citations(chat, answer) for answer in marked))
     return {answer.ordinal: cited for answer, cited in zip(marked, found, strict=True)}
 
 
-def _marked(stored: Sequence[StoredMessage]) -> list[StoredMessage]:
+def _with_marks(stored: Sequence[StoredMessage]) -> list[StoredMessage]:
     """Return the answers with marks of citations. Slow for long answers."""
     answers = (message for message in stored if message.message.type == "ai")
     return [answer for answer in answers if any(True for _ in marks_in(answer.message.text))]

@@ -88,7 +88,7 @@ class ListQuery:
         return found
 
     @property
-    def wanted(self) -> Callable[[ListRow], bool] | None:
+    def state_rule(self) -> Callable[[ListRow], bool] | None:
         """The rule of its state, for which further conversations are read; None without a state, and with words."""
         return CHIPS[self.chip][1] if self.chip and not self.words.strip() else None
 
@@ -158,7 +158,7 @@ async def select(
     choice = await choice_of(request, store, permitted)
     scope: dict[str, Any] = {**permitted, **choice.scope}
     covered, following = await host_of(store).newest(
-        scope, cursor=cursor or query.cursor, wanted=query.wanted
+        scope, cursor=cursor or query.cursor, wanted=query.state_rule
     )
     matching, missed = await _with_words(store, covered, query, scope)
     in_time = since(matching, TIMES[query.time][1], datetime.now(UTC))
@@ -182,10 +182,10 @@ async def _with_words(
     matching = {conversation.conversation_id for conversation in found.conversations}
     kept = [row for row in rows if row.info.conversation_id in matching]
     is_older = bool(query.cursor) or len(rows) > SEARCHED
-    return kept, missed_by(found, is_older=is_older)
+    return kept, reason_for_more(found, is_older=is_older)
 
 
-def missed_by(found: SearchResult, *, is_older: bool) -> str:
+def reason_for_more(found: SearchResult, *, is_older: bool) -> str:
     """Return the reason why conversations that a search did not find may match, too; "" if the search was complete."""
     hits = sum(len(conversation.hits) for conversation in found.conversations)
     if hits >= _MOST_HITS:

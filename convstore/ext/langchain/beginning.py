@@ -306,11 +306,11 @@ class _RunStart:
             self._note_logged()
             run.is_answered = found.answer is not None and turn[-1].id == found.answer.id
             return []
-        only_here = await _only_here(self._chat, later, turn[1:])
-        run.ahead = [*later, *only_here]
-        run.is_answered = not only_here and _is_answered(turn, found)
+        only_in_state = await _missing_in_log(self._chat, later, turn[1:])
+        run.ahead = [*later, *only_in_state]
+        run.is_answered = not only_in_state and _is_answered(turn, found)
         if run.is_answered:
-            run.ahead = _until_answer(found)
+            run.ahead = _through_answer(found)
             return self._with_answer(turn[0], run.ahead)
         # They enter the state again one by one, so that each passes the hooks that it has not passed yet.
         return [removal(message) for message in turn[1:]]
@@ -391,7 +391,7 @@ async def _turn_in_log(chat: Conversation, message_id: str) -> str:
     return ""
 
 
-async def _only_here(
+async def _missing_in_log(
     chat: Conversation, later: Sequence[BaseMessage], state: Sequence[BaseMessage]
 ) -> list[BaseMessage]:
     """Return the messages of a turn that only the state has, as their run was interrupted before it appended them."""
@@ -408,7 +408,7 @@ def _is_answered(turn: Sequence[BaseMessage], found: TurnRecord) -> bool:
     return not may_be_structured(found.answer)
 
 
-def _until_answer(found: TurnRecord) -> list[BaseMessage]:
+def _through_answer(found: TurnRecord) -> list[BaseMessage]:
     """Return the messages of an answered turn after its question, through its answer; late results may follow it."""
     _, *later = messages_of(found)
     ids = [message.id for message in later]

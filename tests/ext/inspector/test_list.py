@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import html
 import re
@@ -17,7 +18,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.exceptions import InvalidInputError
 from convstore.ext.inspector import EVERYTHING, inspector
-from convstore.ext.inspector.list_selection import missed_by
+from convstore.ext.inspector.list_selection import reason_for_more
 from convstore.integration import host_of
 from convstore.types import ConversationInfo, SearchResult
 from convstore.values.list_rows import ConversationEnd, ListRow, scope_choices
@@ -162,6 +163,7 @@ async def test_a_title_does_not_change_since_when_a_person_is_asked(
         await turn.append([CALL])
         await turn.wait_for(turn.open_calls[0])
     asked = (await chat.info()).updated_at
+    await asyncio.sleep(0.002)  # dates are in milliseconds
     await chat.update(title="Refunds")
     info = await chat.info()
     assert asked
@@ -417,4 +419,4 @@ def test_a_search_that_is_not_of_all_has_a_reason(
     found: SearchResult, is_older: bool, reason: str
 ) -> None:
     """An older page is searched only as far as the newest 500 conversations reach."""
-    assert missed_by(found, is_older=is_older) == reason
+    assert reason_for_more(found, is_older=is_older) == reason
