@@ -57,8 +57,8 @@ class ChildNumbers:
     ) -> Batch:
         """Return a child's batch with numbers for its sources, reserved in the root.
 
-        Numbers that tools gave beyond `through`, the end of the sequence, are claimed in the root, because no index
-        keeps the numbers of several conversations unique. A batch without sources needs no command.
+        Numbers beyond `through`, the end of the sequence, that tools or an archive gave are claimed in the root,
+        because no index keeps the numbers of several conversations unique. A batch without sources needs no command.
         """
         kept = set(new.kept_source_ids) - taken
         given = [number for number in dict.fromkeys(new.options.numbers) if number not in kept]

@@ -193,7 +193,7 @@ class Rewinder:
         return RewindResult(restored if after is not before else 0, after)
 
     async def _standing_after_undo(self, log: Snapshot, undone: Standing | None) -> Standing | None:
-        """Return the variant shown at a place after an undo; `undone` is the fact of the undone entry, if any."""
+        """Return the variant shown at a place after an undo; None if the undone entry has no such fact, `undone`."""
         if undone is None:
             return None
         standing = await standing_of(self._reader, log, undone.place, undone.place)

@@ -80,7 +80,7 @@ class ResultNumbering:
             )
 
     def with_split_lists(self, tool: Any, name: str) -> Any | None:
-        """Return a tool that also keeps its list of sources as the artifact; None if the tool needs no change."""
+        """Return a tool that returns its list of sources as an artifact; None if the tool needs no change."""
         from convstore.tools.numbering import with_split_lists  # noqa: PLC0415 - LangChain's tools load slowly
 
         if tool is None or not self._is_on:

@@ -105,7 +105,7 @@ class LoggedTurn:
             self._ended = event.over
 
     def apply_tail(self, tail: Totals) -> None:
-        """Update the state from the end of the log: a later question may have been rewound, or an end of the turn."""
+        """Update the state from the end of the log: later questions and an end of the turn may have been rewound."""
         self.is_superseded = tail.turn > self.question
         if tail.turn == self.question:
             self._ended = tail.over if tail.is_ended else ""

@@ -103,6 +103,6 @@ class Clock:
         return self.monotonic(), self.wall()
 
     def is_within(self, seconds: float, *, since: Moment) -> bool:
-        """Return True if by both clocks less time passed since a moment; False if the wall clock jumped in between."""
+        """Return True if less time passed since a moment by both clocks; False if the wall clock jumped by more."""
         monotonic, wall = since
         return self.monotonic() - monotonic < seconds and abs(self.wall() - wall) < seconds

@@ -27,8 +27,8 @@ REFRESH_AFTER = timedelta(seconds=10)
 class HeadRefresher:
     """Refreshes the heads of conversations that a store appends to.
 
-    `on_append` is called with scope and id after each append. It is injected, because the search index is another use
-    case; it seals conversations that are idle.
+    `on_append` is called with scope and id after each append. It is injected, because the search index is a room above;
+    it seals conversations that are idle.
     """
 
     def __init__(self, reader: LogReader, *, on_append: Callable[[Scope, str], None]) -> None:

@@ -121,7 +121,7 @@ class Verifier:
         return old
 
     async def _leftovers_in_log(self, conversation: str, now: datetime) -> list[str]:
-        """Return the keys of old chunks; if there are no others, also the key of the state, which has no date."""
+        """Return the keys of old chunks; if there are no younger ones, also that of the state, which has no date."""
         keys = await self.inspection.chunk_keys(conversation)
         old = list[str]()
         for key in keys:
