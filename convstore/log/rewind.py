@@ -203,7 +203,7 @@ class Rewinds:
         return event if is_active else None
 
     @staticmethod
-    def brought_back(entry: Entry) -> Totals | None:
+    def totals_after_change(entry: Entry) -> Totals | None:
         """Return the totals after an entry if it changed which messages are active, else None."""
         return entry.totals if entry.is_rewind else None
 

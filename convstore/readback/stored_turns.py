@@ -104,7 +104,7 @@ class StoredTurn:
         for entry, messages in self.parts.values():
             active = [message for message in messages if log.active.has(message.ordinal)]
             self.logged.add(active, log.active.event_of(entry) if self.question else None)
-            end = log.active.brought_back(entry)
+            end = log.active.totals_after_change(entry)
             if end is not None and self.question:
                 self.logged.apply_tail(end)
 
