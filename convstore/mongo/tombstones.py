@@ -199,7 +199,7 @@ class Tombstones:
         await self._heads.update(key, written, upsert=True)
 
     async def may_write_again(self, conversation: str) -> bool:
-        """Return True if a conversation was pruned or its log was replaced, or if its root was pruned. One command.
+        """Return True if a conversation or its root was pruned, or the log of either was replaced. One command.
 
         A writer then writes its batch to the scope's current conversation; after `delete` the batch is discarded.
         """

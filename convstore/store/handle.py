@@ -246,8 +246,8 @@ class ConversationStore:
 
         Args:
             listings: Combinations of scope keys, such as ``[("team_id", "course_id")]``.
-            after_deployment: Also run the migrations that exclude older versions; call it once every process runs this
-                version. Older processes are refused within 10 seconds, and these migrations begin 80 seconds later.
+            after_deployment: Also run the migrations that wait until every process runs this version. Older processes
+                are refused within 10 seconds, and the migrations that exclude them begin 80 seconds later.
 
         Raises:
             InvalidScopeError: A combination names other keys than the store's.

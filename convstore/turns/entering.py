@@ -161,7 +161,7 @@ class TurnEntrance:
             raise
 
     async def _abandon(self, held: HeldTurn) -> None:
-        """Give the lease of a turn back that could not be entered; if a stop was requested, mark the turn first."""
+        """Give back the lease of a turn that could not be entered; if a stop was requested, mark the turn first."""
         lease = held.lease
         release = partial(self._leases.release, lease.conversation, owner=lease.owner)
         if await release(stopping=False):
@@ -183,7 +183,7 @@ class TurnEntrance:
             await held.append_if(judge)
 
     async def _mark_stopped(self, successor: HeldTurn, lapsed: TurnLease) -> None:
-        """Mark a turn as stopped whose worker died after a stop was requested, unless the turn is over."""
+        """Mark as stopped a turn whose worker died after a stop was requested, unless the turn is over."""
         is_answer = lapsed.variant not in ("", lapsed.turn)
         request = VariantRequest(lapsed.variant) if is_answer else None
         held = successor.sibling(lapsed.turn)
@@ -204,7 +204,7 @@ class TurnEntrance:
         interrupts: bool,
         seconds: float,
     ) -> tuple[str, LeaseResult]:
-        """Take the lease of the scope's conversation, creating it if need be; return its id, and the outcome."""
+        """Take the lease of the scope's conversation, which is created if need be; return its id, and the outcome."""
         until = self._clock.monotonic() + seconds
         wait = _FIRST_PAUSE
         while True:

@@ -183,8 +183,8 @@ class HeldTurn:
     def refusal_of(self, addition: Addition) -> ConflictError | None:
         """Return the error for a new addition, or None. After a request to stop, replies are refused, too.
 
-        Results of tools are still recorded, with the reply that called them. Runs of frameworks check
-        their replies themselves.
+        Results of tools are still recorded, with the reply that called them. Runs of frameworks check their replies
+        themselves.
         """
         if addition.event is not None:
             return None if addition.event.kind == "fence" else self.refusal
@@ -201,7 +201,7 @@ class HeldTurn:
     def _add_entry(
         self, entry: Entry, messages: Sequence[BaseMessage], event: TurnEvent | None
     ) -> None:
-        """Take over an entry that was appended, with its messages and an event."""
+        """Add an entry that was appended, with its messages and an event, to the record."""
         by_id = {message.id: message for message in messages}
         self.first_answer = self.first_answer or ""
         self.record.add(entry.messages, [by_id[item.id] for item in entry.messages], event)
