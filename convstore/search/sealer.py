@@ -137,7 +137,10 @@ class Sealer:
         *,
         split: Unsealed | None = None,
     ) -> None:
-        """Seal a conversation after a search: soon if it has many entries without a segment, else when it is idle."""
+        """Seal a conversation after a search: soon if many entries have no segment, else when it is idle.
+
+        It is also sealed soon if the use of its segments has to be recorded.
+        """
         if (log and log.is_due) or chain.is_read_mark_due(self._clock.now()):
             self.schedule(*cached.key, split=split)
         elif log and log.unsealed and cached.conversation not in self._resting:
