@@ -69,7 +69,7 @@ def compose_entry(
         questions: Ordinals of the questions that messages and facts refer to, by id.
 
     Raises:
-        SourceIdClashError: Two sources of the batch have the same number.
+        SourceIdClashError: Two sources have the same number, and the options do not allow renumbering.
     """
     numbering = _Numbering.of(batch, after)
     running = RunningTotals(after, max(after.sources_through, numbering.highest))
@@ -206,7 +206,7 @@ class _Numbering:
         """Return the numbering of a batch after some totals.
 
         Raises:
-            SourceIdClashError: Two sources of the batch have the same number.
+            SourceIdClashError: Two sources have the same number, and the options do not allow renumbering.
         """
         limit = max(after.sources_through, batch.through) + MAX_AHEAD
         given = batch.kept_source_ids
