@@ -94,7 +94,7 @@ def _raise_answers(
     questions: Iterable[int],
     is_allowed: Callable[[int, IndexedMessage], bool],
 ) -> None:
-    """Raise the values of messages that may answer a question, by `_ANSWER_WEIGHT` of what the question has more."""
+    """Raise the lower values of messages that may answer a question, by `_ANSWER_WEIGHT` of the difference."""
     keys_at = dict[int, list[int]]()
     for key in values:
         keys_at.setdefault(key % log.size, []).append(key)
