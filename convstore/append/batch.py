@@ -471,7 +471,7 @@ class _Preparer:
         return ref, chunks
 
 
-class Replaced(Exception):  # noqa: N818 - a result, caught by the writer
+class ConversationReplaced(Exception):  # noqa: N818 - a result, caught by the writer
     """The cached conversation was deleted, pruned or replaced by a backup; the append has to begin again."""
 
 

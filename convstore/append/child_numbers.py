@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from convstore.append.batch import Batch, BatchLookup, Replaced
+from convstore.append.batch import Batch, BatchLookup, ConversationReplaced
 from convstore.append.compose import MAX_AHEAD
 from convstore.log.entry import Entry, Totals
 from convstore.log.facts.claim import CLAIM, Claim
@@ -134,13 +134,13 @@ class ChildNumbers:
         """Return the root that was found if it is the root of the child.
 
         Raises:
-            Replaced: It is not the root of the child, because one of the two conversations was deleted.
+            ConversationReplaced: It is not the root of the child, because one of the two conversations was deleted.
         """
         if root is not None and first_id(root.conversation) == root_id(child.conversation):
             return root
         if root is not None:
             self._cache.forget(root)
-        raise Replaced
+        raise ConversationReplaced
 
     def _empty(self) -> Batch:
         return Batch((), self._reader.codec, self._reader.counter, for_child=True)

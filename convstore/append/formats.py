@@ -46,14 +46,14 @@ _MOVED_FIELDS: Final = ("model", "stop_reason", "stop_sequence", "finish_reason"
 _CALL_BLOCKS: Final = {"tool_use": "input", "tool_call": "args"}
 
 
-class Item(NamedTuple):
+class InputMessage(NamedTuple):
     """A message to normalise, and its index in the caller's batch."""
 
     position: int
     value: Any
 
 
-def convert_formats(batch: Iterable[Any]) -> list[Item]:
+def convert_formats(batch: Iterable[Any]) -> list[InputMessage]:
     """Return the items of a batch, with dicts of other formats as LangChain messages or OpenAI-format dicts.
 
     One dict with several results becomes a message for each. Adjacent items of one response of OpenAI's Responses API
@@ -66,7 +66,7 @@ def convert_formats(batch: Iterable[Any]) -> list[Item]:
     >>> [item.value for item in convert_formats([{"role": "user", "content": [result]}])]
     [{'role': 'tool', 'tool_call_id': 'c1', 'content': '4', 'status': 'success'}]
     """
-    items: list[Item] = []
+    items: list[InputMessage] = []
     answer: AnswerItems | None = None
     values = list(batch)
     belongs = _are_of_answers(values)
@@ -77,7 +77,7 @@ def convert_formats(batch: Iterable[Any]) -> list[Item]:
             continue
         items += _items_of(answer)
         answer = None
-        items += [Item(index, part) for part in _read(value, index=index)]
+        items += [InputMessage(index, part) for part in _read(value, index=index)]
     return items + _items_of(answer)
 
 
@@ -367,5 +367,5 @@ def _block_calls(content: list[Any], *, index: int) -> Iterator[_Fields]:
             }
 
 
-def _items_of(answer: AnswerItems | None) -> list[Item]:
-    return [Item(answer.index, answer.message())] if answer else []
+def _items_of(answer: AnswerItems | None) -> list[InputMessage]:
+    return [InputMessage(answer.index, answer.message())] if answer else []

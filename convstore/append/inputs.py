@@ -41,7 +41,7 @@ from convstore.append.fields import (
     check_type,
     type_name,
 )
-from convstore.append.formats import Item, convert_formats, field_error, without_input
+from convstore.append.formats import InputMessage, convert_formats, field_error, without_input
 from convstore.exceptions import (
     ContentConflictError,
     InvalidInputError,
@@ -132,7 +132,7 @@ def normalize_messages(
 
 
 def whole_messages(
-    items: list[Item],
+    items: list[InputMessage],
     *,
     key: str | None = None,
     new_id: Callable[[], str] = _random_id,
@@ -150,7 +150,7 @@ def whole_messages(
     return messages
 
 
-def copy_ids(messages: Iterable[BaseMessage], items: Iterable[Item]) -> None:
+def copy_ids(messages: Iterable[BaseMessage], items: Iterable[InputMessage]) -> None:
     """Give the caller's messages and chunks the ids that their whole messages have."""
     for message, item in zip(messages, items, strict=True):
         if isinstance(item.value, BaseMessage):
@@ -189,7 +189,7 @@ def question_message(turn_id: str, given: str | BaseMessage | Mapping[str, objec
     return whole
 
 
-def converted_items(batch: Any) -> list[Item]:
+def converted_items(batch: Any) -> list[InputMessage]:
     """Return the items of a batch with other formats converted; a single message is a batch of one."""
     if isinstance(batch, BaseMessage | Mapping) or _is_of_sdk(batch):
         batch = [batch]
@@ -201,12 +201,12 @@ def converted_items(batch: Any) -> list[Item]:
     if not items:
         raise InvalidMessageError(f"the batch is empty; pass {_WANTED}, or do not append")
     if all(isinstance(item, BaseMessage) for item in items):
-        return list(starmap(Item, enumerate(items)))
+        return list(starmap(InputMessage, enumerate(items)))
     items = [
         _dumped(item) if isinstance(item, Mapping) or _is_of_sdk(item) else item for item in items
     ]
     is_read = any(isinstance(item, Mapping) for item in items)
-    return convert_formats(items) if is_read else list(starmap(Item, enumerate(items)))
+    return convert_formats(items) if is_read else list(starmap(InputMessage, enumerate(items)))
 
 
 def _is_of_sdk(value: Any) -> bool:
@@ -259,7 +259,7 @@ def _from_chunk(chunk: BaseMessage) -> BaseMessage:
     return with_invalid_calls(whole) if isinstance(whole, AIMessage) else whole
 
 
-def _ids(items: list[Item], *, key: str | None, new_id: Callable[[], str]) -> list[str]:
+def _ids(items: list[InputMessage], *, key: str | None, new_id: Callable[[], str]) -> list[str]:
     """Return one unique id for each item: its own, one derived from ``key`` or a new one."""
     ids: list[str] = []
     first_index: dict[str | int, int] = {}

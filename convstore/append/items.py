@@ -11,7 +11,7 @@ from uuid import NAMESPACE_OID, uuid4, uuid5
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel
 
-from convstore.append.formats import Item
+from convstore.append.formats import InputMessage
 from convstore.append.inputs import converted_items, whole_messages
 from convstore.exceptions import ContentConflictError, InvalidInputError
 from convstore.log.entry import PayloadRef
@@ -34,7 +34,7 @@ class PreparedItem(NamedTuple):
     chunks: tuple[Chunk, ...] = ()
 
 
-ReadBatch = tuple[Sequence[Item], list[BaseMessage], list[PlacedItem]]
+ReadBatch = tuple[Sequence[InputMessage], list[BaseMessage], list[PlacedItem]]
 """The elements of a batch as the caller gave them, its messages, and its items with their positions among these."""
 
 
@@ -93,7 +93,7 @@ def _split(batch: Any) -> tuple[Any, list[PlacedItem]]:
 
 
 def _named(
-    items: Sequence[PlacedItem], given: Sequence[Item], *, key: str | None
+    items: Sequence[PlacedItem], given: Sequence[InputMessage], *, key: str | None
 ) -> list[PlacedItem]:
     """Set missing ids of items, derived from `key` if given; return the items with the number of messages before each.
 

@@ -96,7 +96,7 @@ class HistoryPlan:
         return (new or _NOTHING).model_copy(update=update)
 
 
-class _LogEnd(NamedTuple):
+class _ComparedEnd(NamedTuple):
     """The end of a conversation's log, as far as it was read.
 
     Attributes:
@@ -199,7 +199,7 @@ class Resender:
             characters=characters_in(messages),
         )
         match = HistoryMatch()
-        end = _LogEnd()
+        end = _ComparedEnd()
         cached = await self._reader.find(scope)
         if cached is not None:
             async with self._reader.reading(cached):
@@ -220,7 +220,7 @@ class Resender:
             raise UntrustedMessageError(ignored)
         return HistoryPlan(sent, batch, match, taken, ignored, end.tail)
 
-    async def _end(self, cached: CachedConversation, batch: Sequence[EntryMessage]) -> _LogEnd:
+    async def _end(self, cached: CachedConversation, batch: Sequence[EntryMessage]) -> _ComparedEnd:
         """Read the end of the log until it has more questions than the batch; usually one command."""
         questions = _questions(batch)
         tail = cached.tail
@@ -240,14 +240,18 @@ class Resender:
             active[:0] = _messages(log.active.of(entries))
             start = log.active.end_before(entries[0].number)
             if start <= 1 or _questions(active) > questions:
-                return _LogEnd(active, log, start)
+                return _ComparedEnd(active, log, start)
             limit = min(_GROWTH * limit, _MAXIMUM_ENTRIES)
             entries = await self._entries(cached.conversation, before=start, limit=limit)
             check_dense(cached.conversation, entries, last=start - 1)
-        return _LogEnd(active, log)
+        return _ComparedEnd(active, log)
 
     async def _match_of_repeat(
-        self, cached: CachedConversation, end: _LogEnd, batch: Sequence[EntryMessage], trust: Trust
+        self,
+        cached: CachedConversation,
+        end: _ComparedEnd,
+        batch: Sequence[EntryMessage],
+        trust: Trust,
     ) -> HistoryMatch:
         """Return the match of a batch that repeats an earlier append with the same ids.
 
@@ -270,7 +274,11 @@ class Resender:
         raise HistoryDivergedError(after_id=after_id, before_id=before_id)
 
     async def _find_repeat(
-        self, cached: CachedConversation, end: _LogEnd, batch: Sequence[EntryMessage], trust: Trust
+        self,
+        cached: CachedConversation,
+        end: _ComparedEnd,
+        batch: Sequence[EntryMessage],
+        trust: Trust,
     ) -> HistoryMatch | None:
         """Return the match of a batch if the log has all its messages under their ids, equal and active; else None."""
         start = leading_systems(batch)

@@ -21,7 +21,7 @@ from convstore.log.entry import Entry, Facts, Totals
 from convstore.log.facts.event import EVENT
 from convstore.log.facts.items import ITEMS, EntryItem, active_items, item_rows
 from convstore.log.facts.standing import STANDING, ShownVariant, Standing
-from convstore.log.rewind import NO_REWINDS, Change, Rewinds, rewind_entry
+from convstore.log.rewind import NO_REWINDS, ActiveChange, Rewinds, rewind_entry
 from convstore.log.totals import totals_after
 from convstore.messages.encoding import decode_message
 from convstore.mongo.keys import entry_id
@@ -43,7 +43,7 @@ class PlannedChange(NamedTuple):
     """A change of the active messages and the log that it was made for; no change if the log has that state already."""
 
     log: Snapshot
-    change: Change | None
+    change: ActiveChange | None
 
 
 _Plan = Callable[[], Awaitable[PlannedChange]]
@@ -95,16 +95,18 @@ class Rewinder:
 
     async def _to(
         self, log: Snapshot, ordinal: int, *cuts: EntryItem, row: StoredMessageRow | None = None
-    ) -> Change:
+    ) -> ActiveChange:
         """Return the rewind to an active message, or to the end of the log."""
         if ordinal > log.tail.messages:
             facts = ITEMS.put(cuts)
-            return Change(log.active.ranges, ordinal, log.tail.entries + 1, log.tail, facts=facts)
+            return ActiveChange(
+                log.active.ranges, ordinal, log.tail.entries + 1, log.tail, facts=facts
+            )
         entry, point = await self.point(log.cached, ordinal, log.active)
         row = row or await self._log.message_at(log.cached.conversation, ordinal)
         standing = await self._standing_without(log, row) if row else None
         facts = _facts(standing, cuts)
-        return Change(log.active.through(ordinal), ordinal, entry, point, facts=facts)
+        return ActiveChange(log.active.through(ordinal), ordinal, entry, point, facts=facts)
 
     async def _standing_without(self, log: Snapshot, row: StoredMessageRow) -> Standing | None:
         """Return the variant shown at the place of a turn once a message and all later ones are rewound.
@@ -130,7 +132,7 @@ class Rewinder:
                 return StoredMessageRow(message, (), row.entry)
         return await self._log.message_at(log.cached.conversation, ordinal) if ordinal else None
 
-    async def _to_item(self, log: Snapshot, id_: str) -> Change | None:
+    async def _to_item(self, log: Snapshot, id_: str) -> ActiveChange | None:
         """Return the rewind to an item, with the messages and items after it; None if it is not active."""
         read = partial(self._log.entries_with_items, log.cached.conversation)
         after = next(row.item.after for row in item_rows(await read([id_])) if row.item.id == id_)
@@ -179,7 +181,7 @@ class Rewinder:
             since = {row.item.after for row in items if row.place >= (undo, 0)}
             cuts = tuple(EntryItem("", "", after, cut=(undo, 0)) for after in sorted(since))
             # Messages and items that were appended since the rewind are rewound by the undo.
-            change = Change(
+            change = ActiveChange(
                 earlier.ranges,
                 before.messages + 1,
                 before.entries + 1,

@@ -15,7 +15,13 @@ from functools import partial
 
 from langchain_core.messages import BaseMessage
 
-from convstore.append.batch import AppendResult, Batch, BatchLookup, Replaced, prepare_batch
+from convstore.append.batch import (
+    AppendResult,
+    Batch,
+    BatchLookup,
+    ConversationReplaced,
+    prepare_batch,
+)
 from convstore.append.child_numbers import ChildNumbers, last_numbers
 from convstore.append.compose import compose_entry, payloads_to_cache, receipt_of, renumbered_by
 from convstore.append.condition import ANYWHERE, Condition, TailMoved
@@ -169,7 +175,7 @@ class Writer:
                         async with self._reader.reading(cached):
                             known, entry, tail = await self._write_in_order(cached, batch)
                             return known, entry, cached, tail
-                    except (Replaced, ConversationDeletedError):
+                    except (ConversationReplaced, ConversationDeletedError):
                         self._cache.forget(cached)
                     except BaseException:
                         cached.doubt()
@@ -465,14 +471,14 @@ class Writer:
         False means that another writer appended. Then the tail was read again, and the entry must be recomposed.
 
         Raises:
-            Replaced: The conversation was deleted, or its log no longer contains the tail.
+            ConversationReplaced: The conversation was deleted, or its log no longer contains the tail.
         """
         if self._cache.is_fresh(cached):
             last = await self._log.last_totals(cached.conversation)
         else:
             found = await self._heads.find_listed(dict(cached.scope))
             if self._reader.seen(cached.scope, found and found.head) is not cached:
-                raise Replaced
+                raise ConversationReplaced
             last = found.totals if found else tail
         await self._check_continues(cached, tail, last)
         self._cache.confirm(cached, last)
@@ -484,13 +490,13 @@ class Writer:
         """Check that the log continues the cached tail, given the last entry just read.
 
         Raises:
-            Replaced: The log is shorter, or has another entry at the number of the tail.
+            ConversationReplaced: The log is shorter, or has another entry at the number of the tail.
         """
         if last.entries > tail.entries or (last.entries, last.link) == (tail.entries, tail.link):
             return
         head = await self._heads.find(dict(cached.scope))
         if head is not None and head.conversation == cached.conversation:
-            raise Replaced
+            raise ConversationReplaced
 
     async def _insert(
         self, cached: CachedConversation, entry: Entry, batch: Batch, sent: list[Chunk]
@@ -508,7 +514,7 @@ class Writer:
         if not exists:
             # delete() also discards appends in flight; prune() only removes idle conversations.
             if await self._tombstones.may_write_again(cached.conversation):
-                raise Replaced
+                raise ConversationReplaced
             cached.unverified += len(entry.messages)
             self._cache.discard(cached)
         return True

@@ -68,7 +68,7 @@ def ranked(
     `is_allowed` is called with the index of a message's part and the message. With `by_source`, the sources of a
     message are ranked like messages.
     """
-    log = _Log(parts)
+    log = _RankedLogs(parts)
     scores, nearby, covered = _scores(log, groups)
     values = _values(log, scores, nearby, by_source=by_source)
     repeated = [position for position, share in covered.items() if share >= _SAME_QUESTION]
@@ -89,7 +89,7 @@ def ranked(
 
 
 def _raise_answers(
-    log: _Log,
+    log: _RankedLogs,
     values: dict[int, float],
     questions: Iterable[int],
     is_allowed: Callable[[int, IndexedMessage], bool],
@@ -108,7 +108,7 @@ def _raise_answers(
                 values[key] += max(0.0, _ANSWER_WEIGHT * missing)
 
 
-class _Log:
+class _RankedLogs:
     """The parts of a log, or of several logs, with their messages numbered from 0 through all parts."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
@@ -149,7 +149,7 @@ class _Log:
 
 
 def _values(
-    log: _Log,
+    log: _RankedLogs,
     scores: Sequence[Mapping[int, float]],
     nearby: Mapping[int, float],
     *,
@@ -180,7 +180,7 @@ def _values(
 
 
 def _scores(
-    log: _Log, groups: Iterable[tuple[str, ...]]
+    log: _RankedLogs, groups: Iterable[tuple[str, ...]]
 ) -> tuple[list[dict[int, float]], dict[int, float], dict[int, float]]:
     """Return the score of each matching window by part, and two values by message.
 
@@ -207,7 +207,7 @@ def _scores(
 
 
 def _add_word(
-    log: _Log,
+    log: _RankedLogs,
     scores: Sequence[dict[int, float]],
     terms: Mapping[int, Sequence[str]],
     weight: float,

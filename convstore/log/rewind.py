@@ -294,7 +294,7 @@ def _changed(ranges: Ranges, rewound: Ranges, restored: Ranges) -> Ranges:
     return ranges[:start] + tuple(end)
 
 
-class Change(NamedTuple):
+class ActiveChange(NamedTuple):
     """A change of the active messages.
 
     Attributes:
@@ -315,7 +315,7 @@ class Change(NamedTuple):
 
 
 def rewind_entry(
-    after: Totals, rewinds: Rewinds, change: Change, *, at: datetime, link: int
+    after: Totals, rewinds: Rewinds, change: ActiveChange, *, at: datetime, link: int
 ) -> Entry:
     """Return the rewind entry of a change, given the totals and the active messages of the log before the change."""
     number = after.entries + 1

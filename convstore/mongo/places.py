@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from convstore.log.entry import Entry
-from convstore.log.facts.event import EVENT, TurnEvent, events_of, of_variant
+from convstore.log.facts.event import EVENT, TurnEvent, key_of_call_events, key_of_variant
 from convstore.log.facts.standing import STANDING, Standing
 from convstore.mongo.bson_values import reading, stored_list, stored_text, utc
 from convstore.mongo.collection import BY_KEY, NEWEST_FIRST, Collection, within
@@ -45,7 +45,7 @@ class Places:
         self, conversation: str, place: str, variants: Iterable[str], *, through: int
     ) -> list[Entry]:
         """Return the entries of some variants at a place, up to a number, in order."""
-        keys = [of_variant(place, variant) for variant in variants]
+        keys = [key_of_variant(place, variant) for variant in variants]
         query = {"conversation": conversation, "lookup": {"$in": keys}}
         found = await self._log.find(query, LEAN, order=BY_KEY)
         entries = [entry_from(decoded(document), has_messages=True) for document in found]
@@ -93,8 +93,11 @@ class Places:
 
         This includes events that were recorded while these variants, given by place and id, were hidden.
         """
-        keys = [of_variant(place, variant) for place, variant in variants]
-        query = {"conversation": conversation, "lookup": {"$in": [events_of(turn_id), *keys]}}
+        keys = [key_of_variant(place, variant) for place, variant in variants]
+        query = {
+            "conversation": conversation,
+            "lookup": {"$in": [key_of_call_events(turn_id), *keys]},
+        }
         limit = 0 if keys else _MOST_EVENTS
         found = await self._log.find(query, _EVENT, order=NEWEST_FIRST, limit=limit)
         events = list[TurnEvent]()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from convstore.log.facts.event import EVENT, of_variant
-from convstore.log.facts.standing import ShownVariant, Standing, at_place, first_standing
+from convstore.log.facts.event import EVENT, key_of_variant
+from convstore.log.facts.standing import ShownVariant, Standing, first_standing, key_of_place
 from convstore.mongo.log import StoredMessageRow
 from convstore.runtime.log_reader import LogReader, Snapshot
 
@@ -35,7 +35,7 @@ def place_of(question: StoredMessageRow) -> str:
 async def standing_at(reader: LogReader, log: Snapshot, place: str) -> Standing:
     """Return the variant shown at a place, as the last entry that changed it records. One or two commands."""
     row = await reader.log.places.last(
-        log.cached.conversation, at_place(place), through=log.tail.entries
+        log.cached.conversation, key_of_place(place), through=log.tail.entries
     )
     return row.standing if row else first_standing(place)
 
@@ -91,7 +91,7 @@ async def _answered_since(
         return standing
     number = 1
     if turn != standing.place:
-        key = of_variant(standing.place, turn)
+        key = key_of_variant(standing.place, turn)
         finished = await reader.log.places.last(log.cached.conversation, key)
         number = finished.standing.shown.number if finished else 0
     return standing._replace(shown=ShownVariant(turn, turn, number))

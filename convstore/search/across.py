@@ -44,7 +44,7 @@ _Read = TypeVar("_Read")
 
 
 @dataclass(slots=True)
-class _Search:
+class _AcrossSearch:
     """One search; `incomplete` has the indexes of conversations that were not searched completely."""
 
     conversations: Sequence[_Conversation]
@@ -101,12 +101,12 @@ class AcrossSearcher:
         """
         if not request.groups or not conversations:
             return [], []
-        search = _Search(conversations, request, self._reader)
+        search = _AcrossSearch(conversations, request, self._reader)
         async with self._gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE)):
             matches = await self._matches_of(search)
         return matches, sorted(search.incomplete)
 
-    async def _matches_of(self, search: _Search) -> list[tuple[int, Match]]:
+    async def _matches_of(self, search: _AcrossSearch) -> list[tuple[int, Match]]:
         request = search.request
         logs = await self._read(search)
         found = await _ranked(logs, request, limit=request.limit + _SPARE)
@@ -117,7 +117,7 @@ class AcrossSearcher:
             active = await _ranked(logs, request, limit=request.limit)
         return await self._matches(search, logs, active[: request.limit])
 
-    async def _read(self, search: _Search) -> list[SearchedLog]:
+    async def _read(self, search: _AcrossSearch) -> list[SearchedLog]:
         """Return the log of each conversation, still without its active messages."""
         known = await self._known(search)
         until = self._clock.monotonic() + _MAX_SECONDS
@@ -135,7 +135,7 @@ class AcrossSearcher:
         return logs
 
     async def _read_unsealed(
-        self, search: _Search, index: int, chain: SegmentChain, until: float
+        self, search: _AcrossSearch, index: int, chain: SegmentChain, until: float
     ) -> SearchedLog:
         """Return a log that has entries after its segments; after the time limit, without these entries."""
         cached = search.conversations[index][0]
@@ -153,7 +153,7 @@ class AcrossSearcher:
             return SearchedLog(chain.parts)
         return SearchedLog()
 
-    async def _known(self, search: _Search) -> list[SegmentChain]:
+    async def _known(self, search: _AcrossSearch) -> list[SegmentChain]:
         """Return the segments of each conversation, with only the words of the query. One command."""
         known = [SegmentChain() for _ in search.conversations]
         chain_of = {
@@ -167,7 +167,7 @@ class AcrossSearcher:
         return known
 
     async def _with_active(
-        self, search: _Search, logs: Sequence[SearchedLog], indexes: Collection[int]
+        self, search: _AcrossSearch, logs: Sequence[SearchedLog], indexes: Collection[int]
     ) -> list[SearchedLog]:
         """Return the logs, some of them with their active messages; at most two commands for each of these."""
 
@@ -182,7 +182,7 @@ class AcrossSearcher:
 
     async def _matches(
         self,
-        search: _Search,
+        search: _AcrossSearch,
         logs: Sequence[SearchedLog],
         found: Sequence[tuple[int, RankedMessage]],
     ) -> list[tuple[int, Match]]:
@@ -214,7 +214,7 @@ async def _ranked(
     ]
 
 
-def _unsealed(search: _Search, known: Sequence[SegmentChain]) -> list[int]:
+def _unsealed(search: _AcrossSearch, known: Sequence[SegmentChain]) -> list[int]:
     """Return the conversations with entries after their segments; too long ones are marked as incomplete."""
     unsealed = list[int]()
     room = _MAX_CHARACTERS

@@ -36,7 +36,7 @@ from convstore.sources.detection import (
 )
 from convstore.sources.placing import (
     HEAD_CHARACTERS,
-    Digits,
+    MarkDigits,
     Shield,
     counted_passages,
     find_places,
@@ -436,7 +436,7 @@ def _text_spots(
         return [], False
     marks = own_marks(text, found, places, shield)
     form = _DIGITS if marks else _INSERTED
-    inserted = [Digits(place.at, place.at, source) for source, place in enumerate(places)]
+    inserted = [MarkDigits(place.at, place.at, source) for source, place in enumerate(places)]
     spots = []
     for start, end, source in marks or inserted:
         number = bisect_right(starts, start) - 1

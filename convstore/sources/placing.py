@@ -327,7 +327,7 @@ _CONTEXT = 12
 _MAX_COMPARED = 50_000_000
 
 
-class Digits(NamedTuple):
+class MarkDigits(NamedTuple):
     """The digits of a mark in a text, and the index of the source that they count."""
 
     start: int
@@ -337,7 +337,7 @@ class Digits(NamedTuple):
 
 def own_marks(
     text: str, sources: Sequence[FoundSource], places: Sequence[TextMatch], shield: Shield
-) -> list[Digits]:
+) -> list[MarkDigits]:
     r"""Return the digits of a tool's own marks, in order; empty if its text has no such marks.
 
     >>> text = "Best: [2]\n[1] Seals sleep.\n[2] Orcas sing [1].\n"
@@ -398,7 +398,7 @@ def _gaps(places: Sequence[TextMatch]) -> list[tuple[int, int]]:
 
 def _counting(
     text: str, found: Sequence[re.Match[str]], gaps: Sequence[tuple[int, int]], first: int
-) -> list[Digits]:
+) -> list[MarkDigits]:
     """Return the mark of each source, counted from `first`; empty unless every source has one."""
     starts = [mark.start() for mark in found]
     marks = []
@@ -407,7 +407,7 @@ def _counting(
         mark = _last_of(text, between, first + index, high)
         if mark is None:
             return []
-        marks.append(Digits(mark.start("number"), mark.end("number"), index))
+        marks.append(MarkDigits(mark.start("number"), mark.end("number"), index))
     return marks
 
 
@@ -433,7 +433,7 @@ def _other_uses(
     own: Sequence[tuple[int, int]],
     sources: Sequence[FoundSource],
     first: int,
-) -> Iterator[Digits]:
+) -> Iterator[MarkDigits]:
     """Yield further uses of the marks in the tool's `own` parts of the text, around the sources."""
     budget = _MAX_COMPARED
     texts = ["", *(source.text for source in sources), ""]
@@ -446,4 +446,4 @@ def _other_uses(
             if budget < 0:
                 return
             if 0 <= source < len(sources) and context not in around:
-                yield Digits(use.start("number"), use.end("number"), source)
+                yield MarkDigits(use.start("number"), use.end("number"), source)

@@ -19,11 +19,11 @@ from convstore.log.facts.standing import (
     STANDING,
     ShownVariant,
     Standing,
-    at_place,
     first_standing,
-    left_place,
+    key_of_hidden_variant,
+    key_of_place,
 )
-from convstore.log.rewind import NO_REWINDS, Change
+from convstore.log.rewind import NO_REWINDS, ActiveChange
 from convstore.mongo.parallel import together
 from convstore.runtime.cache import CachedConversation
 from convstore.runtime.log_reader import LogReader, Snapshot
@@ -117,7 +117,7 @@ class Activator:
     async def _changes(self, cached: CachedConversation, place: str) -> list[Entry]:
         """Return the newest entries that changed a place, newest first. One command."""
         read = self._reader.log.places.last_entries
-        return await read(cached.conversation, at_place(place), limit=_NEWEST)
+        return await read(cached.conversation, key_of_place(place), limit=_NEWEST)
 
     async def _last_removal(
         self, cached: CachedConversation, activation: _Activation
@@ -128,13 +128,13 @@ class Activator:
                 return entry
         if len(activation.changes) < _NEWEST:
             return None
-        key = left_place(activation.place, activation.variant)
+        key = key_of_hidden_variant(activation.place, activation.variant)
         found = await self._reader.log.places.last_entries(cached.conversation, key, limit=1)
         return next(iter(found), None)
 
     async def _change(
         self, cached: CachedConversation, tail: Totals, activation: _Activation
-    ) -> tuple[Snapshot, Change | None]:
+    ) -> tuple[Snapshot, ActiveChange | None]:
         """Return the log, and the change that shows the variant; None if it is shown already."""
         removal = await self._last_removal(cached, activation)
         log, earlier = await self._logs(cached, tail, activation.changes, removal)
@@ -155,7 +155,9 @@ class Activator:
         before = earlier.tail
         facts = STANDING.put(standing.changed(removed_by(removal)))
         ranges = earlier.active.ranges
-        return log, Change(ranges, before.messages + 1, before.entries + 1, before, facts=facts)
+        return log, ActiveChange(
+            ranges, before.messages + 1, before.entries + 1, before, facts=facts
+        )
 
     async def _logs(
         self,

@@ -28,8 +28,8 @@ from convstore.exceptions import (
 from convstore.log.branch import Branch, branch_of
 from convstore.log.entry import Entry, Totals
 from convstore.log.facts.branch import BRANCH, shown_event
-from convstore.log.facts.event import EVENT, TurnEvent, of_variant
-from convstore.log.facts.standing import STANDING, Standing, at_place, numbered
+from convstore.log.facts.event import EVENT, TurnEvent, key_of_variant
+from convstore.log.facts.standing import STANDING, Standing, key_of_number, key_of_place
 from convstore.log.rewind import continued
 from convstore.log.turn_record import TurnRecord
 from convstore.mongo.log import StoredMessageRow
@@ -97,7 +97,7 @@ class Variants:
                 rows = await self._reader.messages_by_id(log.cached, [first])
             if first in rows:  # else a repair recorded it as lost
                 found[1] = first, first, rows[first].entry.at
-        keys = [numbered(standing.place, number) for number in numbers if number > 1]
+        keys = [key_of_number(standing.place, number) for number in numbers if number > 1]
         for row in (
             await self._reader.log.places.rows(log.cached.conversation, keys) if keys else ()
         ):
@@ -142,7 +142,7 @@ class Variants:
     ) -> dict[str, Standing]:
         """Return the variant shown at each place. One command, or more if some places changed often."""
         found = dict[str, Standing]()
-        wanted = {at_place(place) for place in places}
+        wanted = {key_of_place(place) for place in places}
         while wanted:
             limit = len(wanted) + _SPARE
             rows = await self._reader.log.places.rows(
@@ -150,7 +150,7 @@ class Variants:
             )
             for row in rows:  # newest first
                 found.setdefault(row.standing.place, row.standing)
-            wanted -= {at_place(place) for place in found}
+            wanted -= {key_of_place(place) for place in found}
             if len(rows) < limit:
                 break
         return found
@@ -209,7 +209,7 @@ class Variants:
         cached = log.cached
         (row, entries), standing = await together(
             self._reader.log.message_and_entries(
-                cached.conversation, turn_id, of_variant(turn_id, variant)
+                cached.conversation, turn_id, key_of_variant(turn_id, variant)
             ),
             standing_at(self._reader, log, turn_id),
         )

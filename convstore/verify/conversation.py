@@ -34,7 +34,7 @@ from convstore.values.scope import Scope
 from convstore.verify.findings import Findings, Subject
 from convstore.verify.heads import check_head, read_head
 from convstore.verify.log import LogCheck
-from convstore.verify.repair import Repaired, Repairer
+from convstore.verify.repair import RepairedCopy, Repairer
 from convstore.verify.segments import SearchIndex, check_segments
 from convstore.verify.state import StateCheck, record_entries
 
@@ -118,7 +118,7 @@ class ConversationCheck:
         self._state = await self.subject.inspection.state(made.target)
         return again
 
-    async def _copied(self, check: LogCheck) -> Repaired | None:
+    async def _copied(self, check: LogCheck) -> RepairedCopy | None:
         """Return a copy of the remaining entries of the log; None, with findings, if that is impossible."""
         try:
             made = await self.repairer.copy(

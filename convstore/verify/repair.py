@@ -56,7 +56,7 @@ _LOGGER = logging.getLogger("convstore")
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
+class RepairedCopy:
     """A copy without a head: its id, its last totals, and the number of entries of the log that it was made from."""
 
     target: str
@@ -76,7 +76,7 @@ class Repairer:
 
     async def copy(
         self, head: Document, state: Document | None, *, sound_through: int
-    ) -> Repaired | None:
+    ) -> RepairedCopy | None:
         """Copy the remaining entries of the log of a head; None if the head has another log now.
 
         The entries up to `sound_through` have no break and are copied unchanged.
@@ -102,9 +102,9 @@ class Repairer:
             await self.ends.reader.log.insert(target, [made])
             copy.add(made)
         await self.copies.move_annotations(source, target, copy.ordinals, since=_EVER)
-        return Repaired(target, copy.tail, copy.matched)
+        return RepairedCopy(target, copy.tail, copy.matched)
 
-    async def replace(self, head: Document, made: Repaired) -> bool:
+    async def replace(self, head: Document, made: RepairedCopy) -> bool:
         """Replace the log of a head by its copy, and move late entries.
 
         Returns False if a deletion or another repair was first.
@@ -140,7 +140,7 @@ class Repairer:
         clock = self.ends.reader.clock
         return reservation(tail, through, at=tail.updated_at or clock.now(), link=clock.link())
 
-    async def drop(self, made: Repaired) -> None:
+    async def drop(self, made: RepairedCopy) -> None:
         """Remove a copy that does not replace its log."""
         if await self.tombstones.is_ended(made.target):
             await self.tombstones.clear(made.target)

@@ -15,7 +15,7 @@ from properties import soaked
 
 from convstore import Conversation, ConversationStore, HistoryPolicy
 from convstore.log.entry import Entry, EntryMessage, Totals
-from convstore.log.rewind import NO_REWINDS, Change, rewind_entry
+from convstore.log.rewind import NO_REWINDS, ActiveChange, rewind_entry
 from convstore.messages.encoding import digest_of
 from convstore.mongo.documents import entry_document, entry_from
 
@@ -46,7 +46,7 @@ def log_of(count: int, made_of: Entry) -> Iterator[Entry]:
             messages=first + 1,
         )
         yield Entry(first, AT, messages, totals, after=tail.link)
-        change = Change(rewinds.ranges, first + 1, totals.entries + 1, point)
+        change = ActiveChange(rewinds.ranges, first + 1, totals.entries + 1, point)
         made = rewind_entry(totals, rewinds, change, at=AT, link=first + 1)
         rewinds, tail = rewinds.after(made), made.totals
         yield made

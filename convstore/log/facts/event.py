@@ -45,12 +45,12 @@ class TurnEvent(NamedTuple):
         return _ENDS.get(self.kind, "")
 
 
-def events_of(turn_id: str) -> bytes:
+def key_of_call_events(turn_id: str) -> bytes:
     """Return the key of the entries with events of a turn's calls: waits and decisions."""
     return digest_key("events", turn_id)
 
 
-def of_variant(place: str, variant: str) -> bytes:
+def key_of_variant(place: str, variant: str) -> bytes:
     """Return the key of the entries of a variant."""
     return digest_key("variant", place, variant)
 
@@ -70,8 +70,8 @@ class EventKind(FactKind[TurnEvent]):
     def keys(self, value: TurnEvent, entry: Entry) -> Iterable[Key]:
         """Return the key of its variant, else for an event of a call the key of the turn."""
         if value.variant:
-            return [of_variant(value.first_turn, value.variant)]
-        return [events_of(value.turn)] if value.is_of_call else []
+            return [key_of_variant(value.first_turn, value.variant)]
+        return [key_of_call_events(value.turn)] if value.is_of_call else []
 
     def moved(self, value: TurnEvent, entry: Entry, copy: CopyPositions) -> TurnEvent | None:
         """Return the event with the ordinals of the copy; without its variant if the copy cannot show the variant.

@@ -80,17 +80,17 @@ def first_standing(place: str) -> Standing:
     return Standing(place, ShownVariant(place, place, 1))
 
 
-def at_place(place: str) -> bytes:
+def key_of_place(place: str) -> bytes:
     """Return the key of the entries with a `Standing` of a place."""
     return digest_key("place", place)
 
 
-def left_place(place: str, variant: str) -> bytes:
+def key_of_hidden_variant(place: str, variant: str) -> bytes:
     """Return the key of the entries that hid a variant."""
     return digest_key("left", place, variant)
 
 
-def numbered(place: str, number: int) -> bytes:
+def key_of_number(place: str, number: int) -> bytes:
     """Return the key of the entry that finished the variant with a number; the first variant has no such entry."""
     return digest_key("number", place, number)
 
@@ -133,11 +133,11 @@ class StandingKind(FactKind[Standing]):
         place = value.place
         shown = value.shown
         left = value.left
-        keys = [at_place(place)]
+        keys = [key_of_place(place)]
         if left.variant and left.variant != shown.variant:
-            keys.append(left_place(place, left.variant))
+            keys.append(key_of_hidden_variant(place, left.variant))
         if finishes_variant(entry):
-            keys.append(numbered(place, shown.number))
+            keys.append(key_of_number(place, shown.number))
         return keys
 
     def moved(self, value: Standing, entry: Entry, copy: CopyPositions) -> Standing | None:
