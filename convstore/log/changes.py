@@ -107,10 +107,8 @@ class LogChanges:
         rewound = without(later, earlier)
         restored = without(earlier, later)
         if (REWOUND.of(entry) or Rewound()).undo != entry.number:
-            if before.undo in self._without_change:
-                self._without_change.add(entry.number)
-                return
-            yield _change(entry, "undo", message=self._first(restored))
+            if change := self._of_undo(entry, before, rewound=rewound, restored=restored):
+                yield change
             return
         standing = STANDING.of(entry)
         if standing is not None and standing.shown.variant:
@@ -124,6 +122,21 @@ class LogChanges:
         is_of_others = bool(entry.messages) and rewound[0][0] < entry.first
         self.can_be_made = self.can_be_made and not (restored or is_of_others)
         yield _change(entry, "rewind", message=self._first(rewound))
+
+    def _of_undo(
+        self, entry: Entry, before: Rewinds, *, rewound: list[Pair], restored: list[Pair]
+    ) -> LogChange | None:
+        """Return the change of an entry after which a call of `undo_rewind` does not undo the entry itself.
+
+        Such an entry may only rewind messages: where a fork ends before the first message of another answer or
+        question, and where messages were appended after a rewind of items, which was then undone.
+        """
+        if rewound and not restored:
+            return _change(entry, "rewind", message=self._first(rewound))
+        if before.undo in self._without_change:
+            self._without_change.add(entry.number)
+            return None
+        return _change(entry, "undo", message=self._first(restored))
 
     def _first(self, pairs: list[Pair]) -> str:
         """Return the id of the first message in some ranges, or ""."""

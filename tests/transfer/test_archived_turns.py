@@ -222,6 +222,73 @@ async def test_every_reader_says_the_same_of_an_import(seed: int, tmp_path: Path
             assert (await copy.store.verify()).findings == ()
 
 
+@pytest.mark.parametrize("seed", sampled(range(30), every=10))
+async def test_an_import_of_a_fork_shows_what_the_fork_shows(seed: int, tmp_path: Path) -> None:
+    """Wherever it was cut, such as before a question that replaces an earlier one, which the fork does not show."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        life = Life(store.conversation(**SCOPE), seed)
+        await life.live(14)
+        for stored in (await life.chat.list_messages(after=0, limit=1_000))[:6]:
+            cut = str(stored.message.id)
+            fork = await life.chat.fork(
+                before_id=cut, key=cut, new_scope=SCOPE | {"thread_id": cut}
+            )
+            await compare_shown(fork, tmp_path / f"{stored.ordinal}.jsonl")
+
+
+async def test_a_fork_before_an_edit_of_the_first_question_comes_back_empty(tmp_path: Path) -> None:
+    """Nothing stands before the edit; the replaced question and all after it stay rewound."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        chat = store.conversation(**SCOPE)
+        await chat.append([HumanMessage("q", id="q"), AIMessage("a", id="a")])
+        async with await chat.turn("e", human="e", instead_of="q") as turn:
+            await turn.append(AIMessage("b"))
+        fork = await chat.fork(before_id="e", key="k", new_scope=SCOPE | {"thread_id": "fork"})
+        assert [turn async for turn in fork.turns()] == []
+        await compare_shown(fork, tmp_path / "fork.jsonl")
+
+
+async def test_what_was_appended_between_a_rewind_of_items_and_its_undo_stays_rewound(
+    tmp_path: Path,
+) -> None:
+    """The undo rewinds it, and restores no message."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        chat = store.conversation(**SCOPE)
+        await chat.append([HumanMessage("q", id="q"), AIMessage("a", id="a")])
+        await chat.append(LogItem(id="i", kind="note", data={}))
+        await chat.rewind(before_id="i")
+        await chat.append([HumanMessage("r", id="r"), AIMessage("b", id="b")])
+        await chat.undo_rewind()
+        assert [message.id async for message in chat.messages()] == ["q", "a"]
+        await compare_shown(chat, tmp_path / "archive.jsonl")
+
+
+async def compare_shown(chat: Conversation, path: Path) -> None:
+    """Import an export of a conversation into a store of its own, and compare what is active and what a model gets."""
+    written = io.BytesIO()
+    await export_conversations(chat.store, written.write, scope=dict(chat.scope))
+    await asyncio.to_thread(path.write_bytes, written.getvalue())
+    async with await ConversationStore.connect("memory://") as there:
+        await there.setup()
+        assert (await import_conversations(there, read_file(path))).problems == []
+        copy = there.conversation(**chat.scope)
+        found, said = [
+            (
+                [
+                    (stored.message.id, stored.turn_id, stored.is_rewound)
+                    for stored in await each.list_messages(after=0, limit=1_000, rewound=True)
+                ],
+                (await each.load_history()).messages,
+            )
+            for each in (copy, chat)
+        ]
+        assert found == said
+        assert (await there.verify()).findings == ()
+
+
 async def test_a_repaired_log_comes_back_whose_rewinds_no_call_could_make(tmp_path: Path) -> None:
     """Without two of its entries, a rewind of this log restores messages, too: an import rewinds what is in the end.
 
