@@ -180,7 +180,7 @@ class Chain:
                 f"no call of this chain has the id {response.tool_call_id!r}; "
                 "append the call before its result"
             )
-        answered = _answered(called[-1], response)
+        answered = _with_result(called[-1], response)
         return self._with_pairs(lambda pair: answered if pair is called[-1] else pair)
 
     def normalize_tool_call_ids(self, template: str) -> Chain:
@@ -254,7 +254,7 @@ def _kind_of(ai: AIMessage) -> PairKind:
     return "summarization" if tools == {SUMMARY_TOOL} else "request_response"
 
 
-def _answered(pair: Pair, response: ToolMessage) -> Pair:
+def _with_result(pair: Pair, response: ToolMessage) -> Pair:
     """Return a pair with the result of one of its calls added or replaced."""
     slots = results_by_call(pair.ai, pair.results)
     chosen = 0

@@ -130,19 +130,19 @@ class _ChainStrategy(CompactionStrategy):
         done = await summarizer.summarize(read.chain)
         # after a SummaryError, one summary of all sections, below, may still be short enough
         if not isinstance(done.error, SummaryError):
-            _checked(done)
+            _check_result(done)
         folded = await asyncio.to_thread(read.folded, done)
         is_large = folded is not None and await request.size(folded) > self.rule.trigger
         if folded is None or is_large:
             # No section was worth its own summary, or the summaries are too large: fold all old sections into one.
             # Fold all, not only as many as the limits require, because a store compacts rarely and in large steps.
-            again = _checked(await self._changed().fold_qa_pairs(done.messages))
+            again = _check_result(await self._summarizer_with().fold_qa_pairs(done.messages))
             if again.calls:
-                done = _combined(done, again)
+                done = _combine_steps(done, again)
                 folded = await asyncio.to_thread(read.folded, done) or folded
         if folded is not None:
             self._summarizer.forget(done.calls)
-        elif _checked(done).calls:
+        elif _check_result(done).calls:
             raise SummaryError(
                 "the conversation cannot be cut where its summaries end; try again after more "
                 "messages were appended"
@@ -160,10 +160,10 @@ class _ChainStrategy(CompactionStrategy):
                 "raise max_tokens_before_summary"
             )
         if questions and await request.size(CompactionResult(end, "", questions)) > limit // 2:
-            return self._changed(use_qa=True, summarize_human_in_qa=True)
+            return self._summarizer_with(use_qa=True, summarize_human_in_qa=True)
         return self._summarizer
 
-    def _changed(self, **options: bool) -> ChainSummarizer:
+    def _summarizer_with(self, **options: bool) -> ChainSummarizer:
         """Return a copy of the summarizer with these options changed; it may fold any number of sections."""
         made = copy(self._summarizer)
         made.config = replace(made.config, max_qa_sections=made.config.keep_sections, **options)
@@ -307,7 +307,7 @@ def _as_text(message: BaseMessage, *, is_kept: bool) -> BaseMessage:
     return AIMessage(said, id=message.id, additional_kwargs=mark("summary"))
 
 
-def _checked(done: ChainSummary) -> ChainSummary:
+def _check_result(done: ChainSummary) -> ChainSummary:
     """Return the chain summarizer's result; raise a SummaryError if all of its calls failed."""
     errors = [call.error for call in done.calls]
     if done.error or (errors and all(errors)):
@@ -318,7 +318,7 @@ def _checked(done: ChainSummary) -> ChainSummary:
     return done
 
 
-def _combined(first: ChainSummary, second: ChainSummary) -> ChainSummary:
+def _combine_steps(first: ChainSummary, second: ChainSummary) -> ChainSummary:
     """Combine two steps, of which the second read the result of the first."""
     origins = [
         sorted({index for number in indexes for index in first.origins[number]})

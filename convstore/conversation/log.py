@@ -100,11 +100,11 @@ class ConversationLog:
                 if entry.messages or entry.is_rewind:
                     changed = entry.number
                 if len(page) >= _PAGE:
-                    for item in await self._annotated(services, cached, page, first):
+                    for item in await self._with_annotations(services, cached, page, first):
                         yield item
                     first += len(page)
                     page = []
-        for item in await self._annotated(services, cached, page, first):
+        for item in await self._with_annotations(services, cached, page, first):
             yield item
 
     async def skim(self) -> AsyncGenerator[StoredMessage, None]:
@@ -334,7 +334,7 @@ class ConversationLog:
             for stored, message, stamp in zip(entry.messages, messages, stamps, strict=True)
         ]
 
-    async def _annotated(
+    async def _with_annotations(
         self, services: Services, cached: CachedConversation, page: Sequence[RecordItem], first: int
     ) -> list[RecordItem]:
         """Return messages with their annotations; `first` is the ordinal of the first one."""

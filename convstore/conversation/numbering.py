@@ -116,10 +116,10 @@ class ResultNumbering:
                 wanted.append((message, unnumbered))
             elif returned is not None:
                 numbered[id(message)] = _as_returned(returned)
-        logged = await _logged(chat, wanted) if wanted and may_be_logged else {}
+        logged = await _logged_results(chat, wanted) if wanted and may_be_logged else {}
         for message, unnumbered in wanted:
             is_whole = returned_list(message) is not None and message.content == ""
-            numbered[id(message)] = logged.get(str(message.id)) or await _numbered(
+            numbered[id(message)] = logged.get(str(message.id)) or await _number_result(
                 chat, unnumbered, is_whole=is_whole
             )
         return numbered
@@ -137,7 +137,7 @@ class ResultNumbering:
         host = host_of(chat)
         name = message.name or tool
         self._without_results.discard(name)
-        found = _found(message, name, host.source_extractors)
+        found = _sources_found(message, name, host.source_extractors)
         if not found.items:
             if _is_documents_as_text(message):
                 self._log_once(host, name, _DOCUMENTS_AS_TEXT)
@@ -218,7 +218,7 @@ def _as_returned(message: ToolMessage) -> ToolMessage:
     return with_rendered(message, found, (kept, [None] * len(kept)))
 
 
-async def _logged(
+async def _logged_results(
     chat: Any, wanted: Sequence[tuple[ToolMessage, Unnumbered]]
 ) -> dict[str, ToolMessage]:
     """Return the results that the log already has, with their stored content and artifact, by message id."""
@@ -232,7 +232,7 @@ async def _logged(
     }
 
 
-async def _numbered(chat: Any, unnumbered: Unnumbered, *, is_whole: bool) -> ToolMessage:
+async def _number_result(chat: Any, unnumbered: Unnumbered, *, is_whole: bool) -> ToolMessage:
     """Reserve numbers for the sources of a result and return the result with them."""
     message, found, plan = unnumbered
     texts = [source.text for source in found.items]
@@ -251,7 +251,7 @@ def _counts_unknown_passages(message: ToolMessage, tool: str) -> bool:
     return bool(counted_passages(message.text))
 
 
-def _found(
+def _sources_found(
     message: ToolMessage, name: str, extractors: Mapping[str, SourceExtractor]
 ) -> FoundSources:
     """Return the sources that an append would find in a result of the tool with this name."""

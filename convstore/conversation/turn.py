@@ -355,7 +355,7 @@ class TurnSession:
             raise InvalidInputError(
                 "a failed call has no sources; leave out error=True, or the sources"
             )
-        message = make_result(self._checked(call), content, is_error=error)
+        message = make_result(self._check_call(call), content, is_error=error)
         check_fields(message, index=0)
         message.artifact = artifact
         message = await self._with_numbers(message, sources)
@@ -401,7 +401,7 @@ class TurnSession:
         ]
         return _Numbers([source.content for source in record.sources], numbers, earlier)
 
-    def _checked(self, call: TurnCall) -> TurnCall:
+    def _check_call(self, call: TurnCall) -> TurnCall:
         """Return the call if it is open, has a result, or is one of a turn that has ended; refuse any other."""
         if not isinstance(call, TurnCall):
             raise InvalidInputError(
@@ -441,7 +441,7 @@ class TurnSession:
         def wait() -> Addition | None:
             if call in self.waiting_calls:
                 return None
-            if self._checked(call).result_id not in self._open_ids:
+            if self._check_call(call).result_id not in self._open_ids:
                 raise InvalidInputError(
                     f"the call {call.id!r} of {call.name!r} has its result already"
                 )

@@ -133,7 +133,7 @@ def with_unread(turn: Sequence[BaseMessage], messages: Sequence[BaseMessage]) ->
     for step in step_ids(turn):
         if not needed.isdisjoint(step):
             needed.update(step)
-    return _merged(messages, [message for message in turn if message.id in needed])
+    return _merge_missing(messages, [message for message in turn if message.id in needed])
 
 
 def _has_all(messages: Sequence[BaseMessage], turn: Sequence[BaseMessage]) -> bool:
@@ -170,7 +170,9 @@ def _has_all_results(messages: Sequence[BaseMessage]) -> bool:
     }
 
 
-def _merged(messages: Sequence[BaseMessage], wanted: Sequence[BaseMessage]) -> list[BaseMessage]:
+def _merge_missing(
+    messages: Sequence[BaseMessage], wanted: Sequence[BaseMessage]
+) -> list[BaseMessage]:
     """Add the missing `wanted` messages, each after the message that precedes it in `wanted`."""
     here = ids_of(messages)
     found = list[BaseMessage]()

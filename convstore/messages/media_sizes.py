@@ -281,7 +281,7 @@ def pdf_pages(data: bytes) -> tuple[int, bool]:
     >>> pdf_pages(b"%PDF-1.4 1 0 obj << /Type /Pages /Count 3 >> endobj 2 0 obj << /Type /Font >> endobj")
     (3, False)
     """
-    unpacked, is_whole = _unpacked(data)
+    unpacked, is_whole = _unpacked_objects(data)
     pages, most = _pages_in(data)
     more, count = _pages_in(unpacked)
     has_font = b"/Font" in data or b"/Font" in unpacked
@@ -290,7 +290,7 @@ def pdf_pages(data: bytes) -> tuple[int, bool]:
     return min(max(pages + more, most, count), fitting), is_read and not has_font
 
 
-def _unpacked(data: bytes) -> tuple[bytes, bool]:
+def _unpacked_objects(data: bytes) -> tuple[bytes, bool]:
     """Return the objects in the object streams of a PDF, and False if a limit or damage left some out."""
     pieces = list[bytes]()
     left = _MOST_UNPACKED
@@ -308,7 +308,7 @@ def _unpacked(data: bytes) -> tuple[bytes, bool]:
             continue
         end = start + len(b"stream")
         packed = data[end : end + min(_STREAM_BYTES, unread)].lstrip(b"\r\n")
-        found, read, is_complete = _inflated(packed, left)
+        found, read, is_complete = _inflate(packed, left)
         pieces.append(found)
         left -= len(found)
         unread -= read
@@ -317,7 +317,7 @@ def _unpacked(data: bytes) -> tuple[bytes, bool]:
     return b"\n".join(pieces), is_whole
 
 
-def _inflated(packed: bytes, most: int) -> tuple[bytes, int, bool]:
+def _inflate(packed: bytes, most: int) -> tuple[bytes, int, bool]:
     """Decompress at most `most` bytes; return them, the number of bytes read, and True if the stream is complete."""
     unpacker = zlib.decompressobj()
     pieces = list[bytes]()

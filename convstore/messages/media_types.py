@@ -69,13 +69,13 @@ def with_true_types(message: _Message) -> _Message:
     content: Any = message.content
     if type(content) is not list or not any(map(is_media, content)):
         return message
-    blocks = [_labelled(block) if is_media(block) else block for block in content]
+    blocks = [_with_true_type(block) if is_media(block) else block for block in content]
     if all(map(is_, blocks, content)):
         return message
     return message.model_copy(update={"content": blocks})
 
 
-def _labelled(block: dict[str, Any]) -> dict[str, Any]:
+def _with_true_type(block: dict[str, Any]) -> dict[str, Any]:
     """Return a media block labelled with the type of its bytes; the same object if unchanged."""
     data = read_media(block).data
     mime_type = "" if isinstance(data, bytes) else true_type(data)

@@ -148,11 +148,15 @@ def make_result(call: TurnCall, content: Any, *, is_error: bool = False) -> Tool
     """
     status: Literal["error", "success"] = "error" if is_error else "success"
     return ToolMessage(
-        _shown(content), tool_call_id=call.id, name=call.name, id=call.result_id, status=status
+        _content_of_value(content),
+        tool_call_id=call.id,
+        name=call.name,
+        id=call.result_id,
+        status=status,
     )
 
 
-def _shown(content: Any) -> Any:
+def _content_of_value(content: Any) -> Any:
     """Return a text or content blocks unchanged, and any other value as JSON."""
     if is_text(content):
         return content

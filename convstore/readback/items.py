@@ -48,7 +48,7 @@ async def read_items(
     if everything:
         shown = without_cuts(rows)
     wanted = [row for row in shown if kind in (None, row.item.kind)]
-    async with aclosing(_decoded(reader, cached, wanted)) as items:
+    async with aclosing(_decode_rows(reader, cached, wanted)) as items:
         async for row, item in items:
             if row.place in active:
                 yield item
@@ -63,12 +63,12 @@ async def items_of_all_messages(reader: LogReader, scope: Scope) -> AsyncGenerat
     async with reader.reading(cached):
         entries = await reader.log.entries_with_items(cached.conversation, after=0, before=LOG_END)
     rows = active_items(item_rows(entries), Snapshot(cached).active)
-    async with aclosing(_decoded(reader, cached, rows)) as items:
+    async with aclosing(_decode_rows(reader, cached, rows)) as items:
         async for _, item in items:
             yield item
 
 
-async def _decoded(
+async def _decode_rows(
     reader: LogReader, cached: CachedConversation, rows: Sequence[ItemRow]
 ) -> AsyncGenerator[tuple[ItemRow, StoredItem]]:
     """Yield the items of rows in their order; reads in pages."""

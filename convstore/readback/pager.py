@@ -145,7 +145,7 @@ class Pager:
         )
         request = request.cut_for_cursor()
         lines = await self._remarks(cached, resolved.missing, request)
-        page, passages, request = await self._filled(cached, resolved, request, lines)
+        page, passages, request = await self._fill_page(cached, resolved, request, lines)
         if page is None:
             return unknown_cursor(request)
         if request.find and passages and not page.has_match:
@@ -170,7 +170,7 @@ class Pager:
             lines.append(await explain_citations(self._records, cached.scope, id_, ordinal, texts))
         return lines
 
-    async def _filled(
+    async def _fill_page(
         self,
         cached: CachedConversation,
         resolved: ResolvedNames,
@@ -187,7 +187,7 @@ class Pager:
         page: Page | None = None
         passages: list[Passage] = []
         for _ in range(_MAX_ROUNDS):
-            payloads = await self._compared(cached, rows, request)
+            payloads = await self._read_compared(cached, rows, request)
             passages = await self._passages(rows, payloads, artifact=request.artifact)
             passages += [
                 passage_of_source(source, row, artifact=request.artifact) for row, source in sources
@@ -333,7 +333,7 @@ class Pager:
             fields = named_fields(excerpt.found.fields, self._visible, passage.label)
             excerpt.passage = replace(passage, fields=in_line(fields, _FIELDS_CHARACTERS))
 
-    async def _compared(
+    async def _read_compared(
         self, cached: CachedConversation, rows: Sequence[StoredMessageRow], request: Request
     ) -> dict[int, str]:
         """Read the payloads that must be compared with their sources, of rows that a page may reach, by ordinal.

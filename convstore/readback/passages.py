@@ -150,7 +150,7 @@ def passages_of(
         content = [replace(passage, remark=_REPEATED) for passage in content]
     others = [*rest, *_large_parts(message, ref, payload)]
     passages = [*texts, *_with_keys(f"m{row.message.ordinal}", content, others)]
-    return _deferred(passages, ref, payload) if ref and compared else passages
+    return _mark_deferred(passages, ref, payload) if ref and compared else passages
 
 
 def _with_texts(row: StoredMessageRow, payload: str | None) -> StoredMessageRow:
@@ -161,7 +161,9 @@ def _with_texts(row: StoredMessageRow, payload: str | None) -> StoredMessageRow:
     return replace(row, sources=tuple(sources))
 
 
-def _deferred(passages: Sequence[Passage], ref: PayloadRef, payload: str | None) -> list[Passage]:
+def _mark_deferred(
+    passages: Sequence[Passage], ref: PayloadRef, payload: str | None
+) -> list[Passage]:
     """Mark passages as compared with each other, or as deferred if their payload was not read."""
     token = ref.token if payload else ""
     return [
@@ -208,7 +210,7 @@ def _without_repeats(
         [passage.text for passage in artifact],
         codec,
         parsed=parsed,
-        value=_decoded(value, payload, codec),
+        value=_decode_value(value, payload, codec),
     )
     if row.sources and parsed is not None and holds_only_sources(parsed, row.sources):
         shown = [None]
@@ -218,7 +220,7 @@ def _without_repeats(
     )
 
 
-def _decoded(value: Any, payload: str, codec: Codec) -> Any:
+def _decode_value(value: Any, payload: str, codec: Codec) -> Any:
     """Return a value, decoded from the payload if it is there; None if its type is unknown to this process."""
     if not isinstance(value, PayloadRange):
         return value
@@ -303,7 +305,7 @@ def _of_value(label: str, value: Any, ref: PayloadRef | None, payload: str | Non
         text = f"[{media.about}]"
         return [Passage("", label, len(text), text=text, media=media)]
     if isinstance(value, PayloadRange):
-        return [_stored(label, value.start, value.end, ref, payload)]
+        return [_stored_passage(label, value.start, value.end, ref, payload)]
     parts = _parts_of(value)
     if any(isinstance(part, PayloadRange) or is_media(part) for _, part in parts):
         return [
@@ -326,7 +328,7 @@ def _blocks_in(content: Any, payload: str | None, codec: Codec) -> Any:
     return blocks if type(blocks) is list and any(map(is_media, blocks)) else content
 
 
-def _stored(
+def _stored_passage(
     label: str, start: int, end: int, ref: PayloadRef | None, payload: str | None
 ) -> Passage:
     """Return the passage of a payload range, with its text if the payload is in memory."""
@@ -361,7 +363,7 @@ def _artifact(
         return found
     if isinstance(artifact, PayloadRange) and payload is None:
         return [replace(passage, is_rest=True, remark=_REPEATED) for passage in found]
-    value = _decoded(artifact, payload or "", codec)
+    value = _decode_value(artifact, payload or "", codec)
     is_repeated = holds_only_sources(value, row.sources)
     return [replace(passage, is_rest=True, is_repeated=is_repeated) for passage in found]
 

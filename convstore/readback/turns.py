@@ -176,12 +176,12 @@ class Turns:
                 if held:
                     held[-1].extend(rest)
                 held += [turn for turn in turns if turn.first.ordinal > after]
-                for turn in await self._assembled(log, held[:-1], before):
+                for turn in await self._assemble_turns(log, held[:-1], before):
                     yield turn
                 held = held[-1:]
                 if held and held[0].first.ordinal >= before:
                     return
-        for turn in await self._assembled(log, held, before):
+        for turn in await self._assemble_turns(log, held, before):
             yield turn
 
     async def _backward(
@@ -195,7 +195,7 @@ class Turns:
             async for entries, turns in batches:
                 add_later(seen, entries)
                 wanted = [turn for turn in turns if turn.first.ordinal > after]
-                for turn in await self._assembled(log, wanted[::-1], before, later=later):
+                for turn in await self._assemble_turns(log, wanted[::-1], before, later=later):
                     yield turn
                 if len(wanted) < len(turns):
                     return
@@ -268,7 +268,7 @@ class Turns:
                             return entry.number + 1
         return log.tail.entries + 1
 
-    async def _assembled(
+    async def _assemble_turns(
         self,
         log: Snapshot,
         turns: Sequence[StoredTurn],

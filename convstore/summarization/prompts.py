@@ -128,7 +128,7 @@ def make_prompts(
     whole = _request(task, room, about, [_shown(message) for message in shown])
     if _bytes(whole) <= max_bytes:
         return [Prompt(whole, (*context, *shown))]
-    about = _shortened(about, max_bytes // _CONTEXT_SHARE)
+    about = _shorten_context(about, max_bytes // _CONTEXT_SHARE)
     # The numbers of the parts are not known yet; these placeholders are longer than any possible number.
     parts = _parts(
         shown, _request(task + _PART.format(number=10**6, count=10**6), 10**9, about, []), max_bytes
@@ -186,14 +186,16 @@ def _part_limit(room: int, max_bytes: int) -> int:
     return min(room, limit) if room > 0 else limit
 
 
-def _shortened(context: Sequence[str], max_bytes: int) -> list[str]:
+def _shorten_context(context: Sequence[str], max_bytes: int) -> list[str]:
     """Return the context if it fits; else its beginning and end, and between them the number of omitted characters."""
     text = "\n".join(context)
     if _bytes(text) <= max_bytes:
         return list(context)
     size = (max_bytes - 100) // 2
-    first = next(_cut(text, limit=size, size=_bytes, characters=size))
-    last = text[::-1][: len(next(_cut(text[::-1], limit=size, size=_bytes, characters=size)))][::-1]
+    first = next(_pieces_of(text, limit=size, size=_bytes, characters=size))
+    last = text[::-1][
+        : len(next(_pieces_of(text[::-1], limit=size, size=_bytes, characters=size)))
+    ][::-1]
     return [
         first,
         f"[{len(text) - len(first) - len(last)} characters of these words are not shown here]",
@@ -220,7 +222,7 @@ def _pieces(message: BaseMessage, max_bytes: int) -> Iterator[_Piece]:
     ]:
         room = max_bytes - _bytes(f'{tag} part="100000">{opening}{closing}</message>') - 1
         for piece in [
-            *_cut(text, limit=room, size=lambda cut: _bytes(_escaped(cut)), characters=room)
+            *_pieces_of(text, limit=room, size=lambda cut: _bytes(_escaped(cut)), characters=room)
         ] or [""]:
             number += 1
             yield _Piece(
@@ -231,7 +233,7 @@ def _pieces(message: BaseMessage, max_bytes: int) -> Iterator[_Piece]:
 def _record_pieces(message: BaseMessage, room: int) -> Iterator[str]:
     """Yield a message as marked text, in pieces that leave half the room to others."""
     half = max(room // 2, 25)
-    pieces = _cut(
+    pieces = _pieces_of(
         words_of(message), limit=half, size=_escaped_tokens, characters=half * CHARACTERS_PER_TOKEN
     )
     for piece in [*pieces] or [""]:
@@ -287,12 +289,14 @@ def _block(block: Any, call_ids: set[str]) -> str:
     return json_text(block)
 
 
-def _cut(text: str, *, limit: int, size: Callable[[str], int], characters: int) -> Iterator[str]:
+def _pieces_of(
+    text: str, *, limit: int, size: Callable[[str], int], characters: int
+) -> Iterator[str]:
     """Yield the pieces of a text in order, cut at a space or line end if the last quarter of a piece has one.
 
     A single character may exceed the limit. `characters` is an upper bound on the characters that can fit it.
 
-    >>> list(_cut("Ada likes orcas very much.", limit=12, size=len, characters=12))
+    >>> list(_pieces_of("Ada likes orcas very much.", limit=12, size=len, characters=12))
     ['Ada likes ', 'orcas very ', 'much.']
     """
     start = 0

@@ -56,17 +56,17 @@ class AgentTool(StructuredTool):
         """Run the tool for a call or its arguments."""
         arguments = _arguments(input)
         if arguments is None:
-            return self._refused(input)
-        return _sent(super().invoke(arguments, config, **kwargs))
+            return self._invalid_call_error(input)
+        return _sendable_answer(super().invoke(arguments, config, **kwargs))
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """Run the tool for a call or its arguments."""
         arguments = _arguments(input)
         if arguments is None:
-            return self._refused(input)
-        return _sent(await super().ainvoke(arguments, config, **kwargs))
+            return self._invalid_call_error(input)
+        return _sendable_answer(await super().ainvoke(arguments, config, **kwargs))
 
-    def _refused(self, given: Any) -> Any:
+    def _invalid_call_error(self, given: Any) -> Any:
         """Return the error for a call with invalid arguments, in the form that its caller expects."""
         if part_of(given, "type") != "tool_call":
             return _NOT_JSON
@@ -107,7 +107,7 @@ def _reported_to_the_model() -> Iterator[None]:
         raise ToolException(f"The store cannot answer now: {error}"[:_ERROR_CHARACTERS]) from error
 
 
-def _sent(answer: Any) -> Any:
+def _sendable_answer(answer: Any) -> Any:
     """Return an answer in a form that can be sent to a model."""
     return sendable_message(answer) if isinstance(answer, BaseMessage) else sendable(answer)
 

@@ -72,16 +72,16 @@ def read_arguments(given: Mapping[str, Any], page_tokens: int) -> Request:
     ]
     if problems:
         raise ToolException(" ".join(problems)[:_ERROR_CHARACTERS])
-    ids, numbers = _named(said)
+    ids, numbers = _named_ids(said)
     find = _texts(said["find"])
     cursor = _texts(said["cursor"])
     request = Request(
         list(ids), list(numbers), " ".join(find), _cursor("".join(cursor[:1])), page_tokens
     )
-    return _limited(request, [in_line(name, 40) for name in given if name not in _KNOWN])
+    return _limit_request(request, [in_line(name, 40) for name in given if name not in _KNOWN])
 
 
-def _named(said: Mapping[str, Sequence[Any]]) -> tuple[dict[str, None], dict[int, None]]:
+def _named_ids(said: Mapping[str, Sequence[Any]]) -> tuple[dict[str, None], dict[int, None]]:
     """Return the ids and the source numbers that a model passed, each once."""
     ids = dict[str, None]()
     numbers = dict[int, None]()
@@ -100,7 +100,7 @@ def _texts(items: Sequence[Any]) -> list[str]:
     return [text for item in items if (text := str(item).strip())]
 
 
-def _limited(request: Request, unknown: Sequence[str]) -> Request:
+def _limit_request(request: Request, unknown: Sequence[str]) -> Request:
     """Limit a request to one call's maximum, with remarks; a cursor replaces the other arguments."""
     find = request.find[:_FIND_CHARACTERS]
     cursor = request.cursor
@@ -134,7 +134,7 @@ def _items(given: Mapping[str, Any], name: str) -> Iterator[Any]:
     for alias in (name, *ARGUMENTS[name].split()):
         value = given.get(alias)
         if name == "tool_message_ids" and isinstance(value, str):
-            value = _listed(value)
+            value = _parse_list(value)
         items = value[:_MAX_ITEMS] if isinstance(value, list | tuple) else [value]
         yield from (item for item in items if item is not None)
 
@@ -158,7 +158,7 @@ def _numbers(given: Any) -> Iterator[Any]:
         yield from meaning_of(part).numbers or (part.strip(),)
 
 
-def _listed(text: str) -> Sequence[Any]:
+def _parse_list(text: str) -> Sequence[Any]:
     """Parse a list that is written as JSON or separated by commas."""
     if text.lstrip()[:1] == "[" and len(text) <= MAX_IDS * MAX_ID_BYTES * 2:
         try:
@@ -235,7 +235,7 @@ class RetrieveArguments(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _collected(cls, given: Any) -> Any:
+    def _collect_arguments(cls, given: Any) -> Any:
         """Keep all arguments, under any names, for `read_arguments`."""
         return {"given": dict(given)} if isinstance(given, dict) else given
 

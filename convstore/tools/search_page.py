@@ -62,7 +62,7 @@ async def search_page(
     for position, match in _distinct(found.matches):
         if position < offset:
             continue
-        text = _shown(match, whole)
+        text = _render_passage(match, whole)
         if texts and weight(text) + 1 > room:
             break
         room -= weight(text) + 1
@@ -75,12 +75,14 @@ async def search_page(
         position == len(found.matches) and (found.is_last or position > _MAX_OFFSET)
     )
     following = None if is_last else f"f{through or found.last}@{position}"
-    lines += fitting_lines(await _explained(records, scope, answers), room)
+    lines += fitting_lines(await _explain_answers(records, scope, answers), room)
     values = SourcePage(sources=sources, next_cursor=following)
     return compose_page(texts or [no_match(request)], lines, values, request)
 
 
-async def _explained(records: Records, scope: Scope, answers: Sequence[SearchHit]) -> list[str]:
+async def _explain_answers(
+    records: Records, scope: Scope, answers: Sequence[SearchHit]
+) -> list[str]:
     """Return a line for each of the best answers whose citations use numbers other than source ids."""
     lines = [
         explain_citations(records, scope, hit.message_id, hit.ordinal, [hit.snippet])
@@ -99,7 +101,7 @@ def _distinct(matches: Sequence[Match]) -> Iterator[tuple[int, Match]]:
         seen |= {text} if text else set()
 
 
-def _shown(match: Match, room: int) -> str:
+def _render_passage(match: Match, room: int) -> str:
     """Return a passage under its header, cut to `room`."""
     hit = match.hit
     where = f"{hit.type} message {in_one_line(hit.message_id)}"

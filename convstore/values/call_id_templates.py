@@ -73,7 +73,7 @@ class CallIdTemplate:
         >>> CallIdTemplate("call_{r:8:h}").make("toolu_1", tool="search")
         'call_fd7287a5'
         """
-        return _made(self.template, seed, tool)
+        return _id_from_seed(self.template, seed, tool)
 
 
 @lru_cache(maxsize=1_000)
@@ -89,7 +89,7 @@ def _pattern(template: str, tool: str) -> re.Pattern[str]:
 
 
 @lru_cache(maxsize=10_000)
-def _made(template: str, seed: str, tool: str) -> str:
+def _id_from_seed(template: str, seed: str, tool: str) -> str:
     """Return the id that a seed gives; cached, because each load of a conversation needs the same ids again."""
     length = sum(int(part[1]) for part in _PART.finditer(template) if not part[3])
     stream = hashlib.shake_256(seed.encode("utf-8", "surrogatepass"))

@@ -107,7 +107,7 @@ class ActiveRows:
             self.kept_notes[key] = message, FormDetails(count(counter, message))
         return self.kept_notes[key]
 
-    def _sized(self, decoder: Decoder, *, start: int | None = None) -> SizedLog:
+    def _size_turns(self, decoder: Decoder, *, start: int | None = None) -> SizedLog:
         """Size the turns from an ordinal, or from the first whole turn, under the decoder's policy."""
         counter = decoder.counter
         begin = self.begin if start is None else self._row_of(start)
@@ -117,11 +117,11 @@ class ActiveRows:
 
     def has_enough(self, decoder: Decoder) -> bool:
         """Return True if a view without a record can be planned without earlier rows."""
-        return self.is_complete or is_enough(self._sized(decoder))
+        return self.is_complete or is_enough(self._size_turns(decoder))
 
     def plan(self, decoder: Decoder, record: tuple[int, int, int]) -> ViewPlan:
         """Plan a view, given the start and the two marks of the policy's record."""
-        log = self._sized(decoder, start=record[0])
+        log = self._size_turns(decoder, start=record[0])
 
         def note(index: int, left: Sequence[range]) -> int:
             made = self.note(index, left, decoder.counter)
@@ -131,7 +131,7 @@ class ActiveRows:
 
     def past_plan(self, decoder: Decoder, marks: ViewMarks) -> ViewPlan:
         """Return the plan of a past view from the marks in its stamp."""
-        return plan_from_marks(self._sized(decoder, start=marks.start), marks)
+        return plan_from_marks(self._size_turns(decoder, start=marks.start), marks)
 
     def _row_of(self, start: int) -> int:
         """Return the index of the row with the ordinal `start`, or of the first whole turn after it."""

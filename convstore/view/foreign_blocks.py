@@ -72,7 +72,9 @@ def with_accepted_blocks(message: _Message, rules: ProviderRules, drop: ReportDr
         return message
     blocks: list[Any] = []
     for block in content:
-        blocks += [block] if _is_accepted(block, rules.kin) else _written(block, rules, drop)
+        blocks += (
+            [block] if _is_accepted(block, rules.kin) else _replacement_blocks(block, rules, drop)
+        )
     return message.model_copy(update={"content": blocks or ""})
 
 
@@ -83,7 +85,9 @@ def _is_accepted(block: Any, kin: str) -> bool:
     return kind == "text" or kind in _OF_PACKAGE.get(kin, _FORMS)
 
 
-def _written(block: Any, rules: ProviderRules, drop: ReportDropped) -> Iterator[dict[str, Any]]:
+def _replacement_blocks(
+    block: Any, rules: ProviderRules, drop: ReportDropped
+) -> Iterator[dict[str, Any]]:
     """Yield the replacement of a block that the package does not accept; nothing for an empty one."""
     part = read_part(block)
     if isinstance(part, Text):

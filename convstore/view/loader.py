@@ -107,7 +107,7 @@ class Loader:
         async with self._reader.reading(cached):
             load = await self._begin(cached, found, policy)
             plan = await load.decide()
-            record = self._moved(load, plan) if stores else None
+            record = self._moved_record(load, plan) if stores else None
             if write := self._write(load, record):
                 view, is_stored = await together(load.show(plan), _succeeds(write))
             else:  # without a task of its own, which would take a tenth of the load's time
@@ -139,7 +139,7 @@ class Loader:
         if first and not end.entries and last is None:
             # The record points past the end of a log that was restored from a backup.
             end = await self._ends.read(cached, limit=limit)
-        held = self._continued(cached, held, end.entries, is_all=len(end.entries) < limit)
+        held = self._continued_end(cached, held, end.entries, is_all=len(end.entries) < limit)
         load = Load(self._reader, policy, Snapshot(cached), end.state)
         load.held = held
         load.has_system = has_system
@@ -151,7 +151,7 @@ class Loader:
         await self._add_end(load, end.entries)
         return load
 
-    def _continued(
+    def _continued_end(
         self, cached: CachedConversation, held: LoadedEnd, entries: Sequence[Entry], *, is_all: bool
     ) -> LoadedEnd:
         """Return the cached end if the entries just read begin with its last entry, else an empty one.
@@ -204,7 +204,7 @@ class Loader:
         load.add_end(await self._reader.counted(entries[bool(load.held.entries) :]))
         load.take_beginning()
 
-    def _moved(self, load: Load, plan: ViewPlan) -> ViewRecord | None:
+    def _moved_record(self, load: Load, plan: ViewPlan) -> ViewRecord | None:
         """Return the record to store; None if it did not move, or the state has no room for another record."""
         if (plan.stored == load.record.marks and not load.has_stale_results) or not load.entries:
             return None

@@ -100,7 +100,11 @@ class PastViews:
                     view, has_unknown_types = await self._load_at(
                         cached, inputs, policy, reasons_before
                     )
-        return view if has_policy else self._compared(view, at, has_unknown_types=has_unknown_types)
+        return (
+            view
+            if has_policy
+            else self._with_comparison(view, at, has_unknown_types=has_unknown_types)
+        )
 
     def _empty(self, cached: CachedConversation | None, policy: HistoryPolicy) -> PastView:
         """Return the view before the first message."""
@@ -239,7 +243,7 @@ class PastViews:
             history = load.history(plan, await load.show(plan))
             return history, load.moved(plan.stored) if load.entries else record
 
-    def _compared(self, view: PastView, at: Moment, *, has_unknown_types: bool) -> PastView:
+    def _with_comparison(self, view: PastView, at: Moment, *, has_unknown_types: bool) -> PastView:
         """Return the view with the result of a comparison with its stamp, if it has one."""
         if not isinstance(at, ViewStamp):
             return view

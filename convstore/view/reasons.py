@@ -34,8 +34,10 @@ def reasons_of(view: View, load: Load, plan: ViewPlan) -> list[ViewReason]:
     for before in _before(load, rows[0].message.ordinal if rows else end + 1, rows):
         parts = without([(before.first, before.last)], inactive)
         found += [before._replace(first=first, last=last) for first, last in parts]
-    found += _shown(view, rows, plan.shown, load.policy)
-    return [ViewReason.model_construct(**each._asdict()) for each in _merged(sorted(found))]
+    found += _shown_ranges(view, rows, plan.shown, load.policy)
+    return [
+        ViewReason.model_construct(**each._asdict()) for each in _merge_neighbours(sorted(found))
+    ]
 
 
 def _before(load: Load, begin: int, rows: Sequence[Row]) -> Iterator[_Range]:
@@ -51,7 +53,7 @@ def _before(load: Load, begin: int, rows: Sequence[Row]) -> Iterator[_Range]:
         yield _Range(done + 1, begin - 1, "left_out", limit=_limit(rows, load.policy))
 
 
-def _shown(
+def _shown_ranges(
     view: View, rows: Sequence[Row], showings: Sequence[Showing | None], policy: HistoryPolicy
 ) -> Iterator[_Range]:
     """Yield a range for each message from the start of a view on."""
@@ -77,7 +79,7 @@ def _limit(rows: Sequence[Row], policy: HistoryPolicy) -> str:
     return "max_turns" if policy.max_tokens is None or is_full else "max_tokens"
 
 
-def _merged(ranges: Iterable[_Range]) -> list[_Range]:
+def _merge_neighbours(ranges: Iterable[_Range]) -> list[_Range]:
     """Join neighbouring ranges with the same reason."""
     merged: list[_Range] = []
     for new in ranges:

@@ -129,12 +129,14 @@ def build_view(
     made = [decoder.shown(message, form) for message, form in visible]
     listed = [message for message, _ in (*made[: len(system)], *notes, *made[len(system) :])]
     dropped = list[Dropped]()
-    pairing, late_results = _paired(listed, logged, decoder.policy, dropped, has_notes=bool(notes))
+    pairing, late_results = _pair_for_provider(
+        listed, logged, decoder.policy, dropped, has_notes=bool(notes)
+    )
     # Sizes counted at append are reused, unless a message is shown in another form.
     sizes = {id(message): details.tokens for message, details in made}
     messages = _with_unique_ids(pairing.messages, logged, sizes)
     sizes |= {id(message): details.tokens for message, details in notes}
-    measured = _measured(messages, sizes, decoder.counter)
+    measured = _measure(messages, sizes, decoder.counter)
     stubbed, placeholders, shortened = _ids_of_changes(made, set(pairing.orphans))
     return View(
         messages=messages,
@@ -185,7 +187,7 @@ def _ids_of_changes(
     return tuple(stubbed), tuple(placeholders), tuple(shortened)
 
 
-def _measured(
+def _measure(
     messages: list[BaseMessage], sizes: Mapping[int, int | None], counter: TokenCounter
 ) -> list[int]:
     """Return the size of each message. A message of unknown size is replaced by its sendable form and counted."""
@@ -199,7 +201,7 @@ def _measured(
     return measured
 
 
-def _paired(
+def _pair_for_provider(
     messages: Sequence[BaseMessage],
     stored: Sequence[EntryMessage],
     policy: HistoryPolicy,

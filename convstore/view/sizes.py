@@ -373,7 +373,7 @@ class SizedLog:
             done = self._read[: self._steps_through(self._read, stubs)]
             condensed = self._with_question(done, self._condense_current(done, gap))
             body = _head(self.now, self._steps).stop
-            part = self._joined(self.now, body, done, condensed, self._in_progress)
+            part = self._condensed_turn(self.now, body, done, condensed, self._in_progress)
             beyond = self.media_beyond(self.fixed + part.size)
             self._current[stubs, gap] = part._replace(size=part.size - beyond)
         return self._current[stubs, gap]
@@ -392,13 +392,13 @@ class SizedLog:
         """
         counts_whole = gap != self._quarter
         if done and self.rows[done[0].start].message.is_reasoning:
-            first = self._cut(done[0], self._eighth, self._answered)
+            first = self._with_cut_texts(done[0], self._eighth, self._answered_forms)
             if first.size <= gap:
                 rest = self._condense(
-                    done[1:], gap - first.size, self._answered, counts_whole=counts_whole
+                    done[1:], gap - first.size, self._answered_forms, counts_whole=counts_whole
                 )
                 return ShownRows(first.size + rest.size, [*first.shown, *rest.shown], rest.left)
-        return self._condense(done, gap, self._answered, counts_whole=counts_whole)
+        return self._condense(done, gap, self._answered_forms, counts_whole=counts_whole)
 
     def _with_question(self, done: Sequence[range], condensed: ShownRows) -> ShownRows:
         """Return condensed steps with the question among them whole, even if the steps around it are left out."""
@@ -409,9 +409,13 @@ class SizedLog:
             return condensed
         shown = [*condensed.shown]
         [question] = self._question_in_steps
-        known = self._cut(question, self._eighth, self._answered).size if shown[index] else 0
-        whole = self._answered.sizes[self._newest_row]
-        shown[index] = self._answered.shown[self._newest_row]
+        known = (
+            self._with_cut_texts(question, self._eighth, self._answered_forms).size
+            if shown[index]
+            else 0
+        )
+        whole = self._answered_forms.sizes[self._newest_row]
+        shown[index] = self._answered_forms.shown[self._newest_row]
         return ShownRows(condensed.size - known + whole, shown, condensed.left)
 
     def _partly_condensed(self, turn: TurnRows, stubs: int) -> ShownRows:
@@ -419,9 +423,9 @@ class SizedLog:
         steps = steps_of(self.rows, turn)
         done = steps[: self._steps_through(steps, stubs)]
         condensed = self._condense(done, self._quarter, self._finished)
-        return self._joined(turn, _head(turn, steps).stop, done, condensed, self._finished)
+        return self._condensed_turn(turn, _head(turn, steps).stop, done, condensed, self._finished)
 
-    def _joined(
+    def _condensed_turn(
         self, turn: TurnRows, body: int, done: Sequence[range], condensed: ShownRows, rest: Forms
     ) -> ShownRows:
         """Return a turn with its first steps condensed; `body` is the row at which its steps begin."""
@@ -448,8 +452,10 @@ class SizedLog:
         answer = steps.pop() if is_answered else range(0)
         question = sum(forms.sizes[at] for at in head)
         condensed = self._condense(steps, self._quarter - min(question, eighth), forms)
-        said = self._cut(answer, eighth, forms)
-        asked = self._cut(head, max(eighth, self._quarter - condensed.size - said.size), forms)
+        said = self._with_cut_texts(answer, eighth, forms)
+        asked = self._with_cut_texts(
+            head, max(eighth, self._quarter - condensed.size - said.size), forms
+        )
         parts = (asked, condensed, said)
         return ShownRows(
             sum(part.size for part in parts),
@@ -468,7 +474,7 @@ class SizedLog:
                 size - self._kept_whole(step) for size, step in zip(counted, steps, strict=True)
             ]
         left = leaving(counted, gap, max(1, self._eighth))
-        kept = [self._cut(step, self._eighth, forms) for step in steps[left:]]
+        kept = [self._with_cut_texts(step, self._eighth, forms) for step in steps[left:]]
         shown: list[Showing | None] = [None] * sum(map(len, steps[:left]))
         shown += [showing for part in kept for showing in part.shown]
         return ShownRows(sum(part.size for part in kept), shown, steps[:left])
@@ -483,7 +489,7 @@ class SizedLog:
         sizes = [sums[step.stop - begin] - sums[step.start - begin] for step in steps]
         long = [at for at, size in enumerate(forms.sizes[begin:end], begin) if size > self._eighth]
         for number in {bisect_right(steps, at, key=lambda step: step.start) - 1 for at in long}:
-            sizes[number] = self._cut(steps[number], self._eighth, forms).size
+            sizes[number] = self._with_cut_texts(steps[number], self._eighth, forms).size
         return sizes
 
     def _kept_whole(self, step: range) -> int:
@@ -504,7 +510,7 @@ class SizedLog:
         return forms
 
     @cached_property
-    def _answered(self) -> Forms:
+    def _answered_forms(self) -> Forms:
         """The forms in read steps of the turn in progress, with results as in finished turns."""
         forms = self._whole.copy()
         for at in range(self.now.begin, self.now.end):
@@ -512,7 +518,7 @@ class SizedLog:
                 forms.take(at, self._finished)
         return forms
 
-    def _cut(self, part: range, room: int, forms: Forms) -> ShownRows:
+    def _with_cut_texts(self, part: range, room: int, forms: Forms) -> ShownRows:
         """Return rows with texts of at most `room` tokens."""
         size = 0
         shown = list[Showing]()

@@ -192,7 +192,7 @@ class RequestEdits:
         if unsaid and any(kind_of(part) == "reasoning" for part in parts):
             self.drop(logged, "reasoning", unsaid)
             kept = [part for part in parts if kind_of(part) != "reasoning"] or [blank]
-        return [kept] if self.rules.text_beside_calls else _parted(kept, kind_of)
+        return [kept] if self.rules.text_beside_calls else _separate_calls(kept, kind_of)
 
     def call(self, id_: str, tool: str) -> CallName:
         """Return the id and the tool name of the next call; the id stays if it fits and is not used before."""
@@ -236,7 +236,7 @@ def kept_ids(view: Sequence[BaseMessage], results: Collection[str]) -> dict[str,
     return {id_: ids[id_] for id_ in results if ids[id_]}
 
 
-def _parted(parts: list[_Part], kind_of: Callable[[_Part], str]) -> list[list[_Part]]:
+def _separate_calls(parts: list[_Part], kind_of: Callable[[_Part], str]) -> list[list[_Part]]:
     """Separate calls from other parts; return one list if either is empty."""
     said = [part for part in parts if kind_of(part) != "call"]
     calls = [part for part in parts if kind_of(part) == "call"]

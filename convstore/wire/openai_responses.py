@@ -117,7 +117,7 @@ def _assistant(step: Step, ids: set[str]) -> Iterator[dict[str, Any]]:
     has_reasoning = _keeps_reasoning(step, ids)
     for part in step.parts:
         if isinstance(part, Block) and part.kind == "other":
-            yield from _hosted(part, step, ids)
+            yield from _hosted_items(part, step, ids)
             continue
         own = _own_id(part, step) if has_reasoning else ""
         item = _item(part, own if own not in ids else "")
@@ -137,7 +137,7 @@ def _keeps_reasoning(step: Step, ids: set[str]) -> bool:
     return has_items and not problem
 
 
-def _hosted(part: Block, step: Step, ids: set[str]) -> Iterator[dict[str, Any]]:
+def _hosted_items(part: Block, step: Step, ids: set[str]) -> Iterator[dict[str, Any]]:
     """Yield the item of a tool that OpenAI ran, or a text that describes it; report what is not sent."""
     if step.rules.response_items and _is_item(part, ids):
         ids.add(part.block["id"])

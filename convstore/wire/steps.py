@@ -177,14 +177,14 @@ class Step:
         message = result.message if result else None
         for part in self.parts if result is None else result.parts:
             block = source(part) if isinstance(part, Text) and part.source is not None else None
-            sent = block or self._written(part, write, message, kind=kind)
+            sent = block or self._written_media(part, write, message, kind=kind)
             if sent is not None:
                 content.append(sent)
                 if isinstance(part, Text | Media) and part.settings:
                     self.drop_settings(part, sent, message)
         return content
 
-    def _written(
+    def _written_media(
         self,
         part: Part | WireCall,
         write: MediaWriter,
