@@ -35,8 +35,10 @@ async def read_until(source: Any, ended: asyncio.Event) -> AsyncGenerator[Any, N
             if isawaitable(source):
                 source = await source
             if not hasattr(source, "__aiter__"):
+                given = type(source).__name__
+                source = None  # it may be a client or a store, which stays the caller's to close
                 raise InvalidInputError(
-                    f"turn.stream takes an async iterator of chunks, not {type(source).__name__}"
+                    f"turn.stream takes an async iterator of chunks, not {given}"
                 )
             async for chunk in source:
                 await chunks.put([chunk])

@@ -12,6 +12,7 @@ from mongomock_motor import AsyncMongoMockClient
 
 from convstore import Conversation, ConversationStore
 from convstore.exceptions import (
+    InvalidInputError,
     MissingPrivilegeError,
     StoreUnavailableError,
     TurnBusyError,
@@ -206,3 +207,12 @@ async def test_a_lease_that_cannot_be_given_back_lapses(
         patch.setattr(TurnLeases, "release", hang if is_slow else _failed)
         with pytest.raises(StoreUnavailableError):
             await new_chat().turn("r1")
+
+
+async def test_what_is_no_stream_is_refused_and_not_closed(new_chat: NewChat) -> None:
+    """A client or a store has a `close`, too, which its owner calls."""
+    chat = new_chat()
+    async with await chat.turn("r1", human="Do seals sleep?") as turn:
+        with pytest.raises(InvalidInputError, match="async iterator of chunks, not Conv"):
+            await anext(turn.stream(chat.store))
+        await turn.append(AIMessage("They do."))
