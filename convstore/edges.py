@@ -72,6 +72,16 @@ def check_list(values: Iterable[_Kind], kind: type[_Kind], *, name: str) -> list
     return found
 
 
+def collection_of(database: Any, name: str) -> Any:
+    """Return a collection of an application's database; raise an InvalidInputError for anything else. No I/O."""
+    ConversationStore(database)  # refuses what is no database, or one of a synchronous client
+    if not isinstance(name, str) or not name:
+        raise InvalidInputError(
+            f"the name of a collection must be a non-empty str, not {shown_value(name)}"
+        )
+    return database[name]
+
+
 def as_mapping(values: object, *, name: str) -> Mapping[str, Any]:
     """Return a mapping unchanged, {} for None; raise an InvalidInputError for anything else."""
     if values is None:

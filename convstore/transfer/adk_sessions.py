@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
+from convstore.edges import collection_of
 from convstore.integration import documents_of
 from convstore.messages.media import media_block
 from convstore.messages.text import content_of
@@ -49,12 +50,15 @@ async def read_adk_sessions(
         events: Name of the collection of events.
 
     Raises:
+        InvalidInputError: `database` is not a database, or a name not a text.
         StoreError: The server does not answer, or refuses a command.
     """
-    async with aclosing(documents_of(database[sessions].find({}).sort("_id", 1))) as sessions_found:
+    found = collection_of(database, sessions).find({}).sort("_id", 1)
+    events_found = collection_of(database, events)
+    async with aclosing(documents_of(found)) as sessions_found:
         async for session in sessions_found:
             yield await record_or_bad(
-                where_of("session", session["_id"]), _record(session, database[events])
+                where_of("session", session["_id"]), _record(session, events_found)
             )
 
 

@@ -15,6 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from convstore.edges import collection_of
 from convstore.exceptions import InvalidInputError
 from convstore.integration import documents_of, is_answer_item, normalize_messages
 from convstore.messages.encoding import digest_of
@@ -41,14 +42,15 @@ async def read_agents_sessions(
         messages: Name of the collection of items.
 
     Raises:
+        InvalidInputError: `database` is not a database, or a name not a text.
         StoreError: The server does not answer, or refuses a command.
     """
-    async with aclosing(
-        documents_of(database[sessions].find({}).sort("session_id", 1))
-    ) as sessions_found:
+    found = collection_of(database, sessions).find({}).sort("session_id", 1)
+    items_found = collection_of(database, messages)
+    async with aclosing(documents_of(found)) as sessions_found:
         async for session in sessions_found:
             yield await record_or_bad(
-                where_of("session", session["_id"]), _session(session, database[messages])
+                where_of("session", session["_id"]), _session(session, items_found)
             )
 
 

@@ -12,10 +12,13 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Any
 
+from convstore.edges import collection_of
+from convstore.exceptions import InvalidInputError
 from convstore.integration import documents_of
 from convstore.transfer.dicts import item_of
 from convstore.transfer.records import BadRecord, ConversationRecord, merged_fields, where_of
 from convstore.values.log_records import RecordItem
+from convstore.values.plain import shown_value
 
 _KEYS_AT_ONCE = 1_000
 
@@ -34,8 +37,10 @@ async def read_history_collection(
         history_key: The field with the message, the class's ``history_key``.
 
     Raises:
+        InvalidInputError: `collection` is not a collection, or a field not a text.
         StoreError: The server does not answer, or refuses a command.
     """
+    _check(collection, session_key=session_key, history_key=history_key)
     async with aclosing(_sessions(collection, session_key)) as sessions_found:
         async for session in sessions_found:
             where = where_of(session_key, session)
@@ -50,6 +55,18 @@ async def read_history_collection(
             yield await _conversation(
                 collection, session, where, session_key=session_key, history_key=history_key
             )
+
+
+def _check(collection: Any, **fields: str) -> None:
+    """Raise an InvalidInputError for what is no collection, or one of a synchronous client, and for wrong names."""
+    if not isinstance(getattr(collection, "name", None), str):
+        raise InvalidInputError(
+            f"collection must be a collection of a database, not {type(collection).__name__}"
+        )
+    collection_of(getattr(collection, "database", None), collection.name)
+    for name, value in fields.items():
+        if not isinstance(value, str) or not value:
+            raise InvalidInputError(f"{name} must be a non-empty str, not {shown_value(value)}")
 
 
 async def _sessions(collection: Any, session_key: str) -> AsyncGenerator[Any, None]:

@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
+from convstore.edges import collection_of
 from convstore.integration import documents_of
 from convstore.transfer.dicts import moment_of
 from convstore.transfer.records import (
@@ -35,9 +36,10 @@ async def read_step_store(database: Any) -> AsyncGenerator[ConversationRecord | 
         database: Of PyMongo's async client, Motor or mongomock-motor.
 
     Raises:
+        InvalidInputError: `database` is not a database.
         StoreError: The server does not answer, or refuses a command.
     """
-    snapshots = database["snapshots"]
+    snapshots = collection_of(database, "snapshots")
     newest = dict[str, dict[str, Any]]()
     runs_by_id = dict[str, set[str]]()
     query = {"parent_run_id": None}

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import mongomock
 import pytest
 from bson import json_util
 from langchain_core.messages import AIMessage, BaseMessage
@@ -15,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from mongomock_motor import AsyncMongoMockClient
 
-from convstore import ConversationStore
+from convstore import ConversationStore, InvalidInputError
 from convstore.transfer import (
     ConversationRecord,
     ScopeRule,
@@ -542,3 +543,26 @@ async def test_state_that_is_too_large_is_reported_as_a_change(store: Conversati
     assert [
         problem.what for problem in report.problems if "its state is left out" in problem.reason
     ] == ["changed"] * 2
+
+
+@pytest.mark.parametrize("wrong", [None, 1, "adk", {}, mongomock.MongoClient()["app"]], ids=repr)
+@pytest.mark.parametrize(
+    "read", [read_adk_sessions, read_agents_sessions, read_step_store, read_history_collection]
+)
+async def test_what_is_no_database_is_refused(read: Any, wrong: Any) -> None:
+    """That of a synchronous client, too, before anything is read."""
+    with pytest.raises(InvalidInputError):
+        await anext(read(wrong))
+
+
+async def test_a_name_of_a_collection_or_a_field_is_a_text() -> None:
+    """Else the driver would raise an error of its own."""
+    database = AsyncMongoMockClient()["adk"]
+    readers: list[Any] = [
+        read_adk_sessions(database, events=None),
+        read_agents_sessions(database, sessions=""),
+        read_history_collection(database["chats"], history_key=1),
+    ]
+    for reader in readers:
+        with pytest.raises(InvalidInputError, match="non-empty str"):
+            await anext(reader)
