@@ -74,7 +74,7 @@ def check_list(values: Iterable[_Kind], kind: type[_Kind], *, name: str) -> list
 
 def collection_of(database: Any, name: str) -> Any:
     """Return a collection of an application's database; raise an InvalidInputError for anything else. No I/O."""
-    ConversationStore(database)  # refuses what is no database, or one of a synchronous client
+    ConversationStore(database)  # refuses other values, and databases of synchronous clients
     if not isinstance(name, str) or not name:
         raise InvalidInputError(
             f"the name of a collection must be a non-empty str, not {shown_value(name)}"

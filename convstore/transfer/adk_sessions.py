@@ -50,7 +50,7 @@ async def read_adk_sessions(
         events: Name of the collection of events.
 
     Raises:
-        InvalidInputError: `database` is not a database, or a name not a text.
+        InvalidInputError: `database` is not a database, or a name is not a text.
         StoreError: The server does not answer, or refuses a command.
     """
     found = collection_of(database, sessions).find({}).sort("_id", 1)

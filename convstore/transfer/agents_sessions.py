@@ -42,7 +42,7 @@ async def read_agents_sessions(
         messages: Name of the collection of items.
 
     Raises:
-        InvalidInputError: `database` is not a database, or a name not a text.
+        InvalidInputError: `database` is not a database, or a name is not a text.
         StoreError: The server does not answer, or refuses a command.
     """
     found = collection_of(database, sessions).find({}).sort("session_id", 1)

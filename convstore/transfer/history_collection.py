@@ -37,7 +37,7 @@ async def read_history_collection(
         history_key: The field with the message, the class's ``history_key``.
 
     Raises:
-        InvalidInputError: `collection` is not a collection, or a field not a text.
+        InvalidInputError: `collection` is not a collection, or a key is not a text.
         StoreError: The server does not answer, or refuses a command.
     """
     _check(collection, session_key=session_key, history_key=history_key)
@@ -58,7 +58,7 @@ async def read_history_collection(
 
 
 def _check(collection: Any, **fields: str) -> None:
-    """Raise an InvalidInputError for what is no collection, or one of a synchronous client, and for wrong names."""
+    """Raise an InvalidInputError unless `collection` belongs to an async client and each field's name is a text."""
     if not isinstance(getattr(collection, "name", None), str):
         raise InvalidInputError(
             f"collection must be a collection of a database, not {type(collection).__name__}"
