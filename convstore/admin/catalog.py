@@ -84,7 +84,7 @@ class Catalog:
         A damaged question is left out, so that the others are still returned.
         """
         found = await self._heads.first_questions(conversation_ids) if conversation_ids else {}
-        questions = dict[str, str]()
+        questions: dict[str, str] = {}
         for id_, message in found.items():
             with suppress(CorruptDocumentError):
                 questions[id_] = _beginning(read_message(self._codec, message).content)
@@ -98,7 +98,7 @@ class Catalog:
         metadata: Mapping[str, Any] | EllipsisType,
     ) -> None:
         """Set title or metadata, or both."""
-        details = dict[str, Any]()
+        details: dict[str, Any] = {}
         if title is not ...:
             if title is not None and type(title) is not str:
                 raise InvalidInputError(f"title must be a str or None, not {type(title).__name__}")
@@ -122,7 +122,7 @@ class Catalog:
         Raises:
             InvalidInputError: One of them is too long.
         """
-        encoded = dict[str, str]()
+        encoded: dict[str, str] = {}
         for name, value in details.items():
             encoded[name] = self._codec.encode(value, path=name)
             if len(encoded[name]) > _DETAIL_CHARACTERS:

@@ -175,7 +175,7 @@ class Retention:
         damaged = ""
         end = partial(self._end, dry_run=dry_run, is_alone=dry_run)
         while heads := await self.tombstones.page(dict(partial_scope), after=after, limit=_BATCH):
-            named = list[Head]()
+            named: list[Head] = []
             for head in heads:
                 if head.conversation:
                     named.append(head)

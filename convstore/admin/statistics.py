@@ -52,7 +52,7 @@ class StatsReader:
 
     async def _amounts(self, ids: Sequence[str] | None) -> list[DailySize]:
         """Measure the collections, for all conversations or for each of some."""
-        amounts = list[DailySize]()
+        amounts: list[DailySize] = []
         if ids is None:
             for collection in _COLLECTIONS:
                 amounts += await self._statistics.amounts(collection, None)
@@ -68,7 +68,7 @@ class StatsReader:
         """Return for each conversation the sizes of the messages that its summary covers, and of the summary."""
         if ids is None:
             return await self._statistics.summaries(None)
-        found = dict[str, tuple[int, int]]()
+        found: dict[str, tuple[int, int]] = {}
         for part in slices(ids, _AT_ONCE):
             found |= await self._statistics.summaries(part)
         return found

@@ -224,9 +224,9 @@ def prepare_batch(
         UnencodableError: The codec cannot encode the type of a value, unless the options omit it.
     """
     omits = options.on_unencodable == "omit"
-    prepared = list[PreparedMessage]()
+    prepared: list[PreparedMessage] = []
     made = tuple[PreparedItem, ...]()
-    omitted = list[str]()
+    omitted: list[str] = []
     for minimum, whole_contents in _SMALLER_PARTS:
         work = _Preparer(codec, counter, token, extractors, minimum, whole_contents)
         prepared, omitted = work.prepare_all(
@@ -284,8 +284,8 @@ class _Preparer:
         self, messages: Iterable[tuple[int, BaseMessage]], *, omit: bool
     ) -> tuple[list[PreparedMessage], list[str]]:
         """Prepare all messages, each given with its index; also return the paths of values that were left out."""
-        prepared = list[PreparedMessage]()
-        omitted = list[str]()
+        prepared: list[PreparedMessage] = []
+        omitted: list[str] = []
         for index, message in messages:
             paths: list[str] | None = [] if omit else None
             try:

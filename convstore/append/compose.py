@@ -73,8 +73,8 @@ def compose_entry(
     """
     numbering = _Numbering.of(batch, after)
     running = RunningTotals(after, max(after.sources_through, numbering.highest))
-    messages = list[EntryMessage]()
-    sources = list[EntrySource]()
+    messages: list[EntryMessage] = []
+    sources: list[EntrySource] = []
     stamp = batch.options.stamp
     request = None
     ordinals = dict(questions)
@@ -304,7 +304,7 @@ def _stub_tokens(new: PreparedMessage, stub: str, batch: Batch) -> int:
 
 def payloads_to_cache(batch: Batch, entry: Entry, finished: int) -> dict[str, CachedPayload]:
     """Return the payloads that loads will need, by message id; of the first `finished` messages only shown parts."""
-    found = dict[str, CachedPayload]()
+    found: dict[str, CachedPayload] = {}
     for index, (prepared, message) in enumerate(zip(batch.prepared, entry.messages, strict=True)):
         shown = message.payload.shown if message.payload and not message.stub else 0
         # a load in the middle of this turn needs all of it but the sources

@@ -82,8 +82,8 @@ def _split(batch: Any) -> tuple[Any, list[PlacedItem]]:
         batch, Iterable
     ):
         return batch, []  # one message, or an error
-    others = list[Any]()
-    items = list[PlacedItem]()
+    others: list[Any] = []
+    items: list[PlacedItem] = []
     for given in batch:
         if isinstance(given, LogItem):
             items.append(PlacedItem(given, len(others)))
@@ -102,7 +102,7 @@ def _named(
     Raises:
         InvalidInputError: An id or a kind is invalid, or two items have the same id. No id was set.
     """
-    ids = dict[str, int]()
+    ids: dict[str, int] = {}
     for index, (item, _) in enumerate(items):
         made = str(uuid4() if key is None else uuid5(NAMESPACE_OID, f"item {index}:{key}"))
         id_ = made if item.id is None else item.id
@@ -135,7 +135,7 @@ def prepare_items(
     Raises:
         UnencodableError: The codec cannot encode the type of a value, and `omitted` is None.
     """
-    prepared = list[PreparedItem]()
+    prepared: list[PreparedItem] = []
     for index, (item, position) in enumerate(items):
         id_ = str(item.id)
         text = codec.encode(item.data, path=f"item {index}.data", omitted=omitted)

@@ -209,7 +209,7 @@ def _in_order(mine: _Turn, theirs: _Turn) -> dict[int, EntryMessage]:
     positions = defaultdict[bytes, deque[int]](deque)
     for position, (_, message) in enumerate(theirs):
         positions[message.content_digest].append(position)
-    found = dict[int, EntryMessage]()
+    found: dict[int, EntryMessage] = {}
     reached = -1
     for index, message in mine:
         same = positions[message.content_digest]

@@ -235,7 +235,7 @@ class Resender:
         log = await self._reader.snapshot(
             cached, entries[-1].totals if entries else _NO_LOG, entries
         )
-        active = list[EntryMessage]()
+        active: list[EntryMessage] = []
         while entries:
             active[:0] = _messages(log.active.of(entries))
             start = log.active.end_before(entries[0].number)

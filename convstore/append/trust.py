@@ -87,8 +87,8 @@ def taken_from(
     """
     if trust.is_all:
         return {index: item.message for index, item in enumerate(sent) if index >= match.known}
-    taken = dict[int, BaseMessage]()
-    tools = dict[str, list[str]]()
+    taken: dict[int, BaseMessage] = {}
+    tools: dict[str, list[str]] = {}
     for call in calls:
         tools.setdefault(call.id, []).append(call.tool)
     for index, (_, message, *_) in enumerate(sent):

@@ -219,8 +219,8 @@ class Writer:
         is_unknown = len(questions) < len(named)
         known = BatchLookup(batch, questions=questions)
         attempts = Attempts()
-        sent = list[Chunk]()
-        used = list[Chunk]()
+        sent: list[Chunk] = []
+        used: list[Chunk] = []
         try:
             while True:
                 tail = None if attempts.lost else await self._tail(cached, known.new)

@@ -254,7 +254,7 @@ async def _selected(
 
     numbers = {info.conversation_id: at for at, info in enumerate(covered, first)}
     rows = since(await host_of(store).rows(covered), age, datetime.now(UTC))
-    found = list[_Member]()
+    found: list[_Member] = []
     for row in reduce(with_chip, chips, rows):
         number = numbers[row.info.conversation_id]
         family = await _family(store, row, only_failed=only_failed)

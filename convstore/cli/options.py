@@ -358,7 +358,7 @@ def read_prices(given: list[str] | None) -> Prices:
     Raises:
         typer.BadParameter: A model is missing or occurs twice, or its prices are not two to four numbers.
     """
-    found = dict[str, Any]()
+    found: dict[str, Any] = {}
     for text in given or ():
         model, _, prices = text.rpartition("=")
         if not model:

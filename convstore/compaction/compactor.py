@@ -346,7 +346,7 @@ class Compactor:
         turns = {plan.rows[plan.cut].message.turn, question_in_progress(plan.rows)}
         folded = {row.message.ordinal: row.message for row in plan.folded}
         kept = {row.message.ordinal for row in plan.rows[plan.cut :]}
-        found = list[EntryMessage]()
+        found: list[EntryMessage] = []
         for turn in sorted(turns - kept):
             if turn in folded:
                 found.append(folded[turn])
@@ -413,7 +413,7 @@ class Compactor:
     def _bodies(self, plan: _Plan, result: CompactionResult) -> tuple[str, ...]:
         """Encode the messages that replace others; tool results among them become stubs."""
         results = {row.message.id: row.message for row in plan.folded if row.message.type == "tool"}
-        history = list[BaseMessage]()
+        history: list[BaseMessage] = []
         for message in result.messages:
             if isinstance(message, ToolMessage) and message.id in results:
                 history.append(self._reader.stubbed(results[message.id]))

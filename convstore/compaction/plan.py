@@ -93,7 +93,7 @@ def _clean_cuts(rows: Sequence[Row]) -> list[tuple[int, bool]]:
     calls of its turn have results, and after a finished log. A call that is still open after several more replies is
     treated as abandoned.
     """
-    cuts = dict[int, bool]()
+    cuts: dict[int, bool] = {}
     pending = _PendingCalls()
     begins = set(turn_begins(rows))
     end = min(_first_unread(rows), _unread_question(rows) + 1)

@@ -197,7 +197,7 @@ class _ChainInput:
 
     def headers(self, keep: int) -> tuple[Sequence[BaseMessage], Sequence[BaseMessage]]:
         """Return the system and the human messages of older sections, which summaries of answers do not replace."""
-        begins = list[int]()
+        begins: list[int] = []
         was_human = False
         for index, message in enumerate(self.chain):
             is_human = isinstance(message, HumanMessage)
@@ -213,7 +213,7 @@ class _ChainInput:
     def folded(self, done: ChainSummary) -> CompactionResult | None:
         """Return the replacement up to the first possible cut after all new summaries, or else the last one before."""
         given = {id(message) for message in self.chain}
-        new = set[int]()
+        new: set[int] = set()
         last = -1
         for message, origins in zip(done.messages, done.origins, strict=True):
             if is_summary(message) and id(message) not in given:
@@ -236,7 +236,7 @@ class _ChainInput:
     def in_place_of(self, done: ChainSummary, end: int) -> list[BaseMessage]:
         """Return the messages that replace exactly those before index `end`; empty if they cannot be cut there."""
         count = 0
-        covered = set[int]()
+        covered: set[int] = set()
         for origins in done.origins:
             indexes = [self._indexes[origin] for origin in origins]
             if max(indexes, default=-1) >= end:

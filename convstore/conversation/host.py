@@ -74,7 +74,7 @@ class Host:
         self.twin: Twin[Any] | None = None
         self.observer: Observer | None = None
         self.is_closed = False
-        self.logged_tools = set[tuple[str, frozenset[str] | None]]()
+        self.logged_tools: set[tuple[str, frozenset[str] | None]] = set()
         self.schema = services.reader.schema
         self.driver = services.driver
         self._services = services
@@ -145,7 +145,7 @@ class Host:
         """
         nameless = [info.conversation_id for info in conversations if not info.title]
         questions = await (await self.services()).catalog.first_questions(nameless)
-        found = list[_Named]()
+        found: list[_Named] = []
         for info in conversations:
             title = info.title or questions.get(info.conversation_id)
             found.append(info.model_copy(update={"title": title}))
@@ -202,7 +202,7 @@ class Host:
 
         With `wanted`, further pages are read until it is true for 50 rows, or 10,000 rows were read.
         """
-        found = list[ListRow]()
+        found: list[ListRow] = []
         for _ in range(_MOST_PAGES if wanted else 1):
             page = await self.store.list_conversations(
                 limit=_LISTED, cursor=cursor, everything=not scope, **scope

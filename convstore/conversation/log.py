@@ -89,7 +89,7 @@ class ConversationLog:
             ConversationDeletedError: The conversation was deleted meanwhile.
         """
         services, cached = await self._found()
-        page = list[RecordItem]()
+        page: list[RecordItem] = []
         first = 1
         changed = 0
         reading = services.reader.walk(self._scope, snapshot, fields=_WHOLE)
@@ -363,7 +363,7 @@ def renumbered_fact(fact: LogChange, codec: Codec, place: Callable[[int], int]) 
 
 def restored_facts(facts: Sequence[LogChange], codec: Codec) -> Facts:
     """Decode the facts that an archive has of one entry; raise an InvalidInputError if one cannot be read."""
-    restored = dict[str, Any]()
+    restored: dict[str, Any] = {}
     for fact in facts:
         kind = kind_named(fact.name)
         try:

@@ -106,8 +106,8 @@ class ResultNumbering:
             may_be_logged: True if the log may have the results already. Then the stored results with their numbers are
                 used, for one command more.
         """
-        numbered = dict[int, ToolMessage]()
-        wanted = list[tuple[ToolMessage, Unnumbered]]()
+        numbered: dict[int, ToolMessage] = {}
+        wanted: list[tuple[ToolMessage, Unnumbered]] = []
         for message in results:
             tool = tools.get(message.tool_call_id, "")
             returned = returned_list(message)

@@ -82,7 +82,7 @@ class TurnSession:
         self._renewing: asyncio.Task[None] | None = None
         self._streaming: AsyncGenerator[Any, None] | None = None
         # by result id; kept because the append of the result may fail and be repeated
-        self._reserved = dict[str, _Numbers]()
+        self._reserved: dict[str, _Numbers] = {}
         self._numbering = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -229,7 +229,7 @@ class TurnSession:
 
     def _normalized(self, messages: Any) -> Addition:
         """Return messages with ids, and the set of ids that were generated for messages without one."""
-        generated_ids = set[str]()
+        generated_ids: set[str] = set()
 
         def new_id() -> str:
             generated_ids.add(made := str(uuid4()))

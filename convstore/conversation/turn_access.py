@@ -101,7 +101,7 @@ class TurnAccess:
         of no turn, and they answer no other question. If the log never had the question, the end of the log decides
         which turn they belong to. When a reply is among them, its draft is deleted.
         """
-        columns = dict[str, Columns]()
+        columns: dict[str, Columns] = {}
         for message in messages:
             if result_id := added_to(message):
                 columns[str(message.id)] = Columns(held.record.turn_id, answers=result_id)

@@ -216,10 +216,10 @@ class _StartSearch:
 
     def __init__(self, configurable: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
         self.start: Any = None
-        self.since = set[str]()
+        self.since: set[str] = set()
         self._end = metadata.get("checkpoint_id")
         self._own: set[Any] = {(configurable.get("checkpoint_map") or {}).get("")}
-        self._parents = set[Any]()
+        self._parents: set[Any] = set()
         self._has_input = False
 
     def ends_with(self, snapshot: Any) -> bool:
@@ -280,10 +280,10 @@ async def find_origins(ids: Collection[str], *, is_outer: bool = False) -> Messa
     is_elsewhere = is_nested() and not is_outer
     if is_elsewhere or not hasattr(configurable.get("__pregel_checkpointer"), "list"):
         return None
-    first = dict[str, Any]()
-    parents = dict[Any, Any]()
-    sources = dict[Any, Any]()
-    before = set[str]()
+    first: dict[str, Any] = {}
+    parents: dict[Any, Any] = {}
+    sources: dict[Any, Any] = {}
+    before: set[str] = set()
     # The input and the step that reads it belong to this run; they may not be saved yet.
     step_before = metadata.get("langgraph_step", 0) - 3
     async with aclosing(_newest_first(configurable)) as snapshots:

@@ -61,7 +61,7 @@ class ResultPairing:
 
     def __init__(self) -> None:
         self._open = defaultdict[str, OpenSlots](OpenSlots)
-        self._callers = dict[str, int]()
+        self._callers: dict[str, int] = {}
 
     def add(self, stored: StoredMessage) -> AnsweredCall | None:
         """Add the next message; return the call that it answers, None for other messages and unknown calls."""
@@ -309,7 +309,7 @@ class Calls:
 
     def tools(self) -> dict[tuple[int, str], ToolCall]:
         """Return the tool calls by the ordinal of either message and the call id; call ids alone may repeat."""
-        found = dict[tuple[int, str], ToolCall]()
+        found: dict[tuple[int, str], ToolCall] = {}
         results = ResultPairing()
         for stored in self.near:
             ordinal = stored.ordinal

@@ -47,8 +47,8 @@ class _HeldTurns:
     """
 
     def __init__(self) -> None:
-        self.held = list[RunTurn]()
-        self._locks = dict[tuple[Any, ...], asyncio.Lock]()
+        self.held: list[RunTurn] = []
+        self._locks: dict[tuple[Any, ...], asyncio.Lock] = {}
 
     def lock_of(self, chat: Conversation) -> asyncio.Lock:
         """Return the lock under which turns of a conversation are taken."""
@@ -113,9 +113,9 @@ class _RunTracker(BaseCallbackHandler):
     run_inline = True
 
     def __init__(self) -> None:
-        self.turns = dict[UUID, _HeldTurns]()
-        self.unanswered = dict[UUID, list[_Unanswered]]()
-        self._runs = dict[UUID, _TrackedRun]()
+        self.turns: dict[UUID, _HeldTurns] = {}
+        self.unanswered: dict[UUID, list[_Unanswered]] = {}
+        self._runs: dict[UUID, _TrackedRun] = {}
 
     @property
     def ignore_llm(self) -> bool:
@@ -220,7 +220,7 @@ class _RunTracker(BaseCallbackHandler):
         return self._with_ancestors(getattr(config.get("callbacks"), "parent_run_id", None))
 
     def _with_ancestors(self, run_id: UUID | None) -> list[UUID]:
-        found = list[UUID]()
+        found: list[UUID] = []
         while run_id is not None and run_id in self._runs:
             found.append(run_id)
             run_id = self._runs[run_id].parent

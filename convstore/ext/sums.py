@@ -102,7 +102,7 @@ class GroupSum:
 
 def billed_for(conversations: Iterable[ConversationInfo]) -> dict[str, Usage]:
     """Return the tokens that providers counted for conversations, by model."""
-    billed = dict[str, Usage]()
+    billed: dict[str, Usage] = {}
     for info in conversations:
         for model, counts in info.usage.items():
             billed[model] = billed.get(model, Usage()).plus(Usage(**counts))
@@ -192,7 +192,7 @@ def by_tool(
 def names_of_results(messages: Sequence[StoredMessage]) -> dict[int, str]:
     """Return the tool's name of each result by its ordinal: from the result, else from its call, else ""."""
     results = ResultPairing()
-    names = dict[int, str]()
+    names: dict[int, str] = {}
     for stored in messages:
         answered = results.add(stored)
         if isinstance(stored.message, ToolMessage):
@@ -256,9 +256,9 @@ class Sums:
         self._without_children = 0
         self._damaged = 0
         self._tables = {key: dict[str, GroupSum]() for key in scope_keys}
-        self._fields = dict[str, dict[str, GroupSum]]()
-        self._models = dict[str, GroupSum]()
-        self._tools = dict[str, ToolSum]()
+        self._fields: dict[str, dict[str, GroupSum]] = {}
+        self._models: dict[str, GroupSum] = {}
+        self._tools: dict[str, ToolSum] = {}
         self._children = GroupSum("sub-agents, of the billed")
         self._replaced = GroupSum("replaced answers, of the billed")
         self._summaries = GroupSum("summaries, not among the billed")

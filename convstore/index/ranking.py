@@ -95,7 +95,7 @@ def _raise_answers(
     is_allowed: Callable[[int, IndexedMessage], bool],
 ) -> None:
     """Raise the lower values of messages that may answer a question, by `_ANSWER_WEIGHT` of the difference."""
-    keys_at = dict[int, list[int]]()
+    keys_at: dict[int, list[int]] = {}
     for key in values:
         keys_at.setdefault(key % log.size, []).append(key)
     for position in questions:
@@ -156,8 +156,8 @@ def _values(
     by_source: bool,
 ) -> dict[int, float]:
     """Return the value of each matching message, by its position; for a source, its id times `log.size` is added."""
-    best = dict[int, float]()
-    rest = dict[int, float]()
+    best: dict[int, float] = {}
+    rest: dict[int, float] = {}
     for part, first, of_part in zip(log.parts, log.firsts, scores, strict=False):
         if not of_part:
             continue
@@ -225,7 +225,7 @@ def _add_word(
     factor = weight * (_SATURATION + 1)
     base = _SATURATION * (1 - _LENGTH_WEIGHT)
     slope = _SATURATION * _LENGTH_WEIGHT / average
-    best = dict[int, float]()
+    best: dict[int, float] = {}
     for index, of_word in terms.items():
         part = log.parts[index]
         first = log.firsts[index]
@@ -270,7 +270,7 @@ def _rarest(parts: Sequence[Part], groups: Iterable[tuple[str, ...]]) -> list[_W
         if word[0]:
             counted.append(word)
     counted.sort(key=lambda word: word[:2])
-    kept = list[_Word]()
+    kept: list[_Word] = []
     windows = 0
     for word in counted[:_MAX_GROUPS]:
         if windows >= _ENOUGH_WINDOWS:
@@ -283,7 +283,7 @@ def _rarest(parts: Sequence[Part], groups: Iterable[tuple[str, ...]]) -> list[_W
 def _counted(indexed: Sequence[tuple[int, Part]], group: tuple[str, ...]) -> _Word:
     """Return a word with the number of windows with any of its terms, and its terms in each part."""
     frequency = 0
-    terms = dict[int, list[str]]()
+    terms: dict[int, list[str]] = {}
     for index, part in indexed:
         for term in sorted(terms_of(part.containing, [group])):
             if times := part.frequency(term):

@@ -128,7 +128,7 @@ def without_copies(text: SearchableText, others: Sequence[SearchableText]) -> st
     >>> without_copies(SearchableText(f"1. {orcas} End", is_rest=True), [SearchableText(orcas)]).split()
     ['1.', 'End']
     """
-    shown = list[str]()
+    shown: list[str] = []
     end = 0
     comparable = [
         known.text
@@ -249,7 +249,7 @@ class Snippets:
         [(4, 9)]
         """
         language = language_of(text)
-        found = list[tuple[int, int]]()
+        found: list[tuple[int, int]] = []
         for start, end, token in spans(text):
             if self._words_in(token, language):
                 is_next = found and start <= found[-1][1]
@@ -272,7 +272,7 @@ def _densest(matches: list[tuple[int, int, set[int]]], characters: int) -> tuple
     best = (0, 0)
     found = 0
     for index, (start, _, _) in enumerate(matches):
-        words = set[int]()
+        words: set[int] = set()
         end = start
         for _, match_end, numbers in matches[index:]:
             if match_end - start > characters:

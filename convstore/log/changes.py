@@ -40,11 +40,11 @@ class LogChanges:
     def __init__(self, codec: Codec) -> None:
         self.rewinds = NO_REWINDS
         self.can_be_made = True
-        self.left_out = set[str]()
+        self.left_out: set[str] = set()
         self._codec = codec
-        self._ids = dict[int, str]()
-        self._found = list[tuple[LogChange, Entry]]()
-        self._without_change = set[int]()
+        self._ids: dict[int, str] = {}
+        self._found: list[tuple[LogChange, Entry]] = []
+        self._without_change: set[int] = set()
 
     @property
     def found(self) -> list[LogChange]:

@@ -192,7 +192,7 @@ class LogCopy:
         """Return an entry with only the messages in `kept`, as an append to the copy would have written it."""
         before = branch.tail(self.tail) if branch else self.tail
         running = RunningTotals(before, before.sources_through)
-        messages = list[EntryMessage]()
+        messages: list[EntryMessage] = []
         for message in kept:
             appended = self._appended(message, payloads.get(message.id))
             moved = self._moved_message(message)

@@ -37,7 +37,7 @@ def recount(entries: Sequence[Entry], *, codec: Codec, counter: NamedCounter) ->
 def _recounted(entry: Entry, codec: Codec, counter: NamedCounter) -> Entry:
     shown = [_shown_tokens(message, codec, counter) for message in entry.messages]
     ratio = sum(shown) / max(1, sum(message.view_tokens for message in entry.messages))
-    whole = list[int]()
+    whole: list[int] = []
     for message, view in zip(entry.messages, shown, strict=True):
         if message.payload:
             whole.append(_hidden_tokens(message, ratio, counter) + view)

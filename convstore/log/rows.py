@@ -184,7 +184,7 @@ def unread_results(rows: Sequence[Row], *, before: int | None = None) -> set[int
     if not ordinals:
         return ordinals
     ended = _ended_turns(rows)
-    found = set[int]()
+    found: set[int] = set()
     for row in rows:
         message = row.message
         if message.type == "tool" and message.ordinal in ordinals and message.turn not in ended:

@@ -174,7 +174,7 @@ def forked(
 
     Summaries that cover more than the fork's messages are left out. Views of the fork begin at the same messages.
     """
-    kept = list[SummaryRecord]()
+    kept: list[SummaryRecord] = []
     for made in reversed(summary_chain(records, state.newest, "previous")):
         if made.last <= tail.messages:
             before = kept[-1].token if kept else ""

@@ -166,7 +166,7 @@ def as_in_finished_turn(
 
 def payload_runs(messages: Sequence[EntryMessage]) -> list[int]:
     """Return for each message with a payload the number of its run of successive messages; long runs are split."""
-    runs = list[int]()
+    runs: list[int] = []
     run = 0
     room = _RUN_CHARACTERS
     before = 0

@@ -110,8 +110,8 @@ class OpenCalls:
 
     def open(self, message: BaseMessage, calls: Sequence[Call], turn: int) -> tuple[str, ...]:
         """Add the calls of a message; return the `result_id` of each."""
-        opened = list[OpenCall]()
-        same = dict[str, int]()
+        opened: list[OpenCall] = []
+        same: dict[str, int] = {}
         for call in calls:
             position = same[call.id] = same.get(call.id, -1) + 1
             made = result_id(message.id, call.id, position) if message.id else ""

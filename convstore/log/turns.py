@@ -232,10 +232,10 @@ def unread(messages: Sequence[EntryMessage], *, question: int = 0) -> set[int]:
         messages: Active messages up to the end of the log, in order.
         question: Ordinal of the newest question among them, if it is known; then the search ends early.
     """
-    found = set[int]()
+    found: set[int] = set()
     newest = -1  # the newest turn whose model was shown all earlier messages
     # last ordinals that other models saw, which were not shown all earlier messages, and their turns
-    late = list[tuple[int, int]]()
+    late: list[tuple[int, int]] = []
     for message in reversed(messages):
         if message.ordinal < newest or (question and newest >= question):
             # all earlier messages are of this turn or earlier ones, and were shown to its model

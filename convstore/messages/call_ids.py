@@ -135,7 +135,7 @@ def _with_unique_ids(
 ) -> tuple[AIMessage, tuple[ToolMessage, ...]]:
     ids = NewIds(_UNIQUE, unique=True, any_form=True)
     # `rename_calls` ignores an invalid call without an id, but LangChain answers it under the empty id.
-    invalid = list[InvalidToolCall]()
+    invalid: list[InvalidToolCall] = []
     for at, call in enumerate(ai.invalid_tool_calls):
         named = call.copy()
         if call.get("id") == "":

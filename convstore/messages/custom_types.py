@@ -82,7 +82,7 @@ def _dump(value: Any) -> dict[str, Any]:
 def _load(type_: Any, plain: Mapping[str, Any]) -> Any:
     declared = _defaults_of(type_)
     _check_fields(type_, declared, plain)
-    values = dict[str, Any]()
+    values: dict[str, Any] = {}
     for name, default in declared.items():
         if name in plain:
             values[name] = plain[name]

@@ -265,7 +265,7 @@ def _encode_result(fields: dict[str, Any], payload: _Payload) -> EncodedMessage:
     encode = partial(payload.codec.encode, omitted=payload.omitted)
     content = fields["content"]
     text = content if is_text(content) else encode(content)
-    moved = dict[str, PayloadRange]()
+    moved: dict[str, PayloadRange] = {}
     if len(text) >= RESULT_MINIMUM:
         moved["content"] = payload.add(text, raw=text is content)
     shown = payload.length
@@ -343,7 +343,7 @@ def _message_of(fields: dict[str, Any], stub: str | None = None) -> BaseMessage:
     for key, make in _EMPTY_FIELDS[name]:
         if key not in fields:
             values[key] = make()
-    extra = dict[str, Any]()
+    extra: dict[str, Any] = {}
     if len(values) > len(defaults):
         extra = {key: values.pop(key) for key in fields if key not in defaults}
     return new_model(_CLASSES[name], values, extra=extra, fields_set=set(fields))
@@ -399,7 +399,7 @@ def _split_content(blocks: list[Any], payload: _Payload, *, late: bool) -> Any:
     if payload.whole_contents:
         return payload.put(blocks)
     minimum = _minimum(blocks, payload)
-    split = list[Any]()
+    split: list[Any] = []
     for block in blocks:
         stays = type(block) is PayloadRange or (is_media(block) and not late)
         if stays or _size(block, payload) < minimum:
@@ -434,7 +434,7 @@ def _split_dict(
     keep: Collection[str] = (),
     late: bool = True,
 ) -> dict[Any, Any]:
-    left = dict[Any, Any]()
+    left: dict[Any, Any] = {}
     for key, part in value.items():
         left[key] = part
         if key in keep or type(part) is PayloadRange:

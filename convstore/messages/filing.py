@@ -154,7 +154,7 @@ def _is_reply(message: BaseMessage) -> bool:
 def step_ids(turn: Sequence[BaseMessage]) -> list[list[str]]:
     """Return the id of each reply of the model with the ids of its calls' results."""
     slots, _ = fill_slots(turn)
-    steps = list[list[str]]()
+    steps: list[list[str]] = []
     for at, message in enumerate(turn):
         if _is_reply(message):
             results = [slot.result for slot in slots.get(at, ())]
@@ -175,9 +175,9 @@ def _merge_missing(
 ) -> list[BaseMessage]:
     """Add the missing `wanted` messages, each after the message that precedes it in `wanted`."""
     here = ids_of(messages)
-    found = list[BaseMessage]()
+    found: list[BaseMessage] = []
     # messages to add, by the id of the message before them
-    following = dict[str, list[BaseMessage]]()
+    following: dict[str, list[BaseMessage]] = {}
     before = ""
     for message in wanted:
         if message.id in here:

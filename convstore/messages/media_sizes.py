@@ -292,7 +292,7 @@ def pdf_pages(data: bytes) -> tuple[int, bool]:
 
 def _unpacked_objects(data: bytes) -> tuple[bytes, bool]:
     """Return the objects in the object streams of a PDF, and False if a limit or damage left some out."""
-    pieces = list[bytes]()
+    pieces: list[bytes] = []
     left = _MOST_UNPACKED
     unread = _MOST_PACKED
     end = 0
@@ -320,7 +320,7 @@ def _unpacked_objects(data: bytes) -> tuple[bytes, bool]:
 def _inflate(packed: bytes, most: int) -> tuple[bytes, int, bool]:
     """Decompress at most `most` bytes; return them, the number of bytes read, and True if the stream is complete."""
     unpacker = zlib.decompressobj()
-    pieces = list[bytes]()
+    pieces: list[bytes] = []
     size = 0
     rest = packed
     try:

@@ -65,7 +65,7 @@ def without_generated_results(
     ['a']
     """
     answering = Counter(results) - Counter(calls)
-    kept = list[BaseMessage]()
+    kept: list[BaseMessage] = []
     for message in reversed(messages):
         if (
             isinstance(message, ToolMessage)
@@ -132,7 +132,7 @@ def view_parts_of(
     """
     begins = [index for index, message in enumerate(messages) if message.id == current]
     now = begins[0] if begins else len(messages)
-    parts = list[str]()
+    parts: list[str] = []
     for index, message in enumerate(messages):
         if message.type == "system":
             parts.append("system")

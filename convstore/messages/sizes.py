@@ -56,7 +56,7 @@ def written_calls(message: BaseMessage) -> list[WrittenCall]:
     """
     if not isinstance(message, AIMessage):
         return []
-    written = list[WrittenCall]()
+    written: list[WrittenCall] = []
     for call, given in zip(calls_of(message), arguments_of(message), strict=True):
         text = given if isinstance(given, str) else json_text(given)
         written.append(WrittenCall(call.id, call.tool, text))

@@ -217,7 +217,7 @@ def answered_by(id_: str) -> str:
 
 def result_ids(message: BaseMessage) -> list[str]:
     """Return the ids that `result_id` makes for the results of a message, in the order of its calls."""
-    ids = list[str]()
+    ids: list[str] = []
     same = Counter[str]()
     for call in calls_of(message):
         ids.append(result_id(str(message.id), call.id, same[call.id]))
@@ -416,7 +416,7 @@ def changed_functions(
     calls = kwargs.get("tool_calls")
     if not isinstance(calls, list):
         return dict(kwargs)
-    changed = list[Any]()
+    changed: list[Any] = []
     for call in calls:
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
@@ -496,7 +496,7 @@ def answers_in(messages: Sequence[BaseMessage]) -> dict[str, ToolMessage]:
     True
     """
     slots, _ = fill_slots(messages)
-    found = dict[str, ToolMessage]()
+    found: dict[str, ToolMessage] = {}
     for slot in chain.from_iterable(slots.values()):
         result = None if slot.result is None else messages[slot.result]
         if isinstance(result, ToolMessage):

@@ -94,7 +94,7 @@ _BLOCKS = frozenset(
 def turn_calls(message: AIMessage, result_ids: Iterable[str]) -> list[TurnCall]:
     """Return the calls of a message, given the ids of their results."""
     cut, cut_off = _cut_call(message) or (None, "")
-    found = list[TurnCall]()
+    found: list[TurnCall] = []
     for call, result_id in zip(calls_of(message), result_ids, strict=True):
         args, unreadable = _arguments(message, call)
         error = cut_off if call == cut else unreadable
@@ -126,7 +126,7 @@ def pairs_of(messages: Sequence[BaseMessage]) -> list[tuple[TurnCall, ToolMessag
     They are paired by the rule of views; see `tool_calls.pair`.
     """
     slots, _ = fill_slots(messages)
-    pairs = list[tuple[TurnCall, ToolMessage | None]]()
+    pairs: list[tuple[TurnCall, ToolMessage | None]] = []
     for index, of_message in slots.items():
         message: Any = messages[index]
         for call, slot in zip(turn_calls(message, result_ids(message)), of_message, strict=True):

@@ -95,14 +95,14 @@ def usage_of(value: Any) -> UsageMetadata | None:
     counts = _counts(value)
     if "prompt_token_count" in counts:
         counts = {"candidates_token_count": 0} | counts  # Gemini leaves out counts of 0
-    usage = dict[str, Any]()
+    usage: dict[str, Any] = {}
     for name, names in _NAMES.items():
         known = [counts[found] for found in names if found in counts]
         if not known:
             return None
         is_whole = names[0] in counts
         usage[name] = known[0] if is_whole else known[0] + _apart(counts, name)
-        details = dict[str, int]()
+        details: dict[str, int] = {}
         for given in (value, value.get(f"{names[0]}_details"), value.get(f"{name}_details")):
             details |= _renamed(_counts(given), _DETAILS[name])
         if details:

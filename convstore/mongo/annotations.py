@@ -65,7 +65,7 @@ class Annotations:
 
         Damaged annotations are left out. One command for each thousand conversations.
         """
-        found = list[tuple[str, str]]()
+        found: list[tuple[str, str]] = []
         for batch in slices(conversations, _BATCH):
             query = {
                 "$or": [{"_id": _keys_of(conversation)} for conversation in batch],

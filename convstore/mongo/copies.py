@@ -58,7 +58,7 @@ class Copies:
         Raises:
             BrokenLogError: An entry is missing.
         """
-        keys = set[str]()
+        keys: set[str] = set()
 
         def note_chunks(document: Document) -> dict[str, Any]:
             keys.update(_chunks_of(source, document))
@@ -157,7 +157,7 @@ async def _copy(
     changes: Callable[[Document], dict[str, Any] | None],
 ) -> int:
     """Copy documents with `changes`, which returns None to skip one; return the number, including earlier copies."""
-    batch = list[dict[str, Any]]()
+    batch: list[dict[str, Any]] = []
     size = 0
     copied = 0
 

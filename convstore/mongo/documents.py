@@ -193,7 +193,7 @@ _MESSAGE_FIELDS = itemgetter("id", "type", "body", "digest", "tokens", "view_tok
 
 def _message_documents(messages: Sequence[EntryMessage]) -> list[dict[str, Any]]:
     """Return messages in the form that entries store; the turn is left out if it equals that of the message before."""
-    documents = list[dict[str, Any]]()
+    documents: list[dict[str, Any]] = []
     before = -1
     for message in messages:
         document = message_document(message)
@@ -207,7 +207,7 @@ def messages_from(
     documents: Sequence[Mapping[str, Any]], first: int, entry: str
 ) -> tuple[EntryMessage, ...]:
     """Return the messages of the entry with a key; `first` is the ordinal of the first message."""
-    messages = list[EntryMessage]()
+    messages: list[EntryMessage] = []
     turn = 0
     for ordinal, document in enumerate(documents, first):
         turn = document["turn"] if ordinal == first else document.get("turn", turn)

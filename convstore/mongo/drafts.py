@@ -80,7 +80,7 @@ class Drafts:
 
     async def among(self, conversations: Sequence[str]) -> set[str]:
         """Return the conversations among some that have a draft; one command for each thousand."""
-        found = set[str]()
+        found: set[str] = set()
         for batch in slices(conversations, _BATCH):
             keys = [draft_id(conversation) for conversation in batch]
             query = {"_id": {"$in": keys}, "conversation": {"$in": list(batch)}}

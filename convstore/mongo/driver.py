@@ -136,7 +136,7 @@ class Driver:
         self.name: DriverName = found
         self.database = database
         self.prefix = prefix
-        self.refused = set[str]()
+        self.refused: set[str] = set()
         in_memory = partial(datetime.now, UTC) if found == "memory" else None
         clock = ServerClock(self.hello, connections=self._connections, monotonic=monotonic)
         self.times = Times(now or in_memory, clock, self.refused)

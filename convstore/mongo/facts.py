@@ -58,7 +58,7 @@ def facts_document(entry: Entry) -> dict[str, Any]:
 
 def facts_from(stored: Mapping[str, Any], totals: Totals) -> Facts:
     """Return the facts of an entry from their stored form and the entry's totals."""
-    facts = dict[str, Any]()
+    facts: dict[str, Any] = {}
     for name, value in stored.items():
         owner = (str(totals.link), name)
         kind = KINDS.get(name)

@@ -345,7 +345,7 @@ class Heads:
         """
         query = {"conversation": {"$in": list(conversations)}, "first": {"$lte": _OPENING}}
         fields: Any = {"conversation": 1, "first": 1, "messages": {"$elemMatch": {"type": "human"}}}
-        questions = dict[str, EntryMessage]()
+        questions: dict[str, EntryMessage] = {}
         for entry in sorted(
             await self._log.find(query, fields), key=itemgetter("first"), reverse=True
         ):

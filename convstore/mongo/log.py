@@ -314,7 +314,7 @@ class Log:
 
     async def ids_at(self, conversation: str, ordinals: Iterable[int]) -> dict[int, str]:
         """Return the ids of the messages with some ordinals. One command for each, in parallel."""
-        ids = dict[int, str]()
+        ids: dict[int, str] = {}
 
         async def read(ordinal: int) -> None:
             query = {"conversation": conversation, "first": {"$lte": ordinal}}
@@ -335,7 +335,7 @@ class Log:
     ) -> dict[int, tuple[StoredMessageRow, EntrySource]]:
         """Return the sources with some ids of a conversation and its children, each with its message. One command."""
         wanted = set(numbers)
-        found = dict[int, tuple[StoredMessageRow, EntrySource]]()
+        found: dict[int, tuple[StoredMessageRow, EntrySource]] = {}
         for document in await self._log.find(
             {"conversation": family(conversation), **source_filter(wanted)}
         ):
@@ -355,7 +355,7 @@ class Log:
         wanted = set(numbers)
         query = {"conversation": family(root_id(conversation)), **source_filter(wanted)}
         fields = {"sources.first": 1, "sources.last": 1, "kept_source_ids": 1}
-        taken = set[int]()
+        taken: set[int] = set()
         for document in await self._log.find(query, fields | needed_for(CLAIM)):
             with reading(document):
                 claim = fact_in(document, CLAIM)
@@ -475,14 +475,14 @@ class Log:
         Raises:
             CorruptDocumentError: A chunk is missing or damaged.
         """
-        groups = dict[Any, dict[tuple[str, int], int]]()
+        groups: dict[Any, dict[tuple[str, int], int]] = {}
         for place, (ref, start, end) in enumerate(wanted):
             bounds = dict(enumerate(pairwise([0, *ref.ends]), ref.chunk))
             group = ref.child or conversation, runs[place] if runs else ref.token
             for number in chunks_of(ref, start, end):
                 first, last = bounds[number]
                 groups.setdefault(group, {})[ref.token, number] = last - first
-        chunks = dict[tuple[str, int], str]()
+        chunks: dict[tuple[str, int], str] = {}
 
         async def read(group: tuple[str, object]) -> None:
             home, _ = group

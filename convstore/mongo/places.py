@@ -100,7 +100,7 @@ class Places:
         }
         limit = 0 if keys else _MOST_EVENTS
         found = await self._log.find(query, _EVENT, order=NEWEST_FIRST, limit=limit)
-        events = list[TurnEvent]()
+        events: list[TurnEvent] = []
         for document in reversed(found):
             check_version(document, "entry")
             with reading(document):
@@ -113,7 +113,7 @@ class Places:
         """Return the places of some turns, by the ids of their questions, without reading contents."""
         wanted = set(turn_ids)
         query = {"conversation": conversation, "messages.id": {"$in": sorted(wanted)}}
-        places = dict[str, str]()
+        places: dict[str, str] = {}
         for document in await self._log.find(query, _PLACE):
             check_version(document, "entry")
             with reading(document):

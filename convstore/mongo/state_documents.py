@@ -147,7 +147,7 @@ def record_from(key: str, value: Mapping[str, Any]) -> ViewRecord:
 
 def views_in(document: Mapping[str, Any]) -> dict[str, ViewRecord]:
     """Return the records of views in a state's document. A damaged record is ignored, and `verify` reports it."""
-    found = dict[str, ViewRecord]()
+    found: dict[str, ViewRecord] = {}
     stored = document.get("views")
     for key, value in stored.items() if isinstance(stored, Mapping) else ():
         with suppress(KeyError, TypeError, ValueError):

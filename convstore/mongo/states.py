@@ -202,7 +202,7 @@ class States:
             False if another load moved a record meanwhile.
         """
         views = dict(state.views)
-        update = dict[str, Any]()
+        update: dict[str, Any] = {}
         if key not in views and len(views) >= MAXIMUM_RECORDS:
             oldest = min(views, key=lambda id_: views[id_].moved_at)
             del views[oldest]

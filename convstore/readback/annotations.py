@@ -87,7 +87,7 @@ class Annotator:
 
         One command for each thousand.
         """
-        found = set[str]()
+        found: set[str] = set()
         for conversation, text in await self._annotations.find_named(conversations, "rating"):
             with suppress(ValueError):
                 rating = self._codec.decode(text)

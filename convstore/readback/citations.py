@@ -40,7 +40,7 @@ async def read_citations(
     wanted = dict.fromkeys(own.get(number, number) for mark in marks for number in mark.numbers)
     wanted |= dict.fromkeys(cited.number for cited in given if cited.number)
     sources = await _sources(records.reader, pager, scope, list(wanted)[:MAX_CITED])
-    found = list[Citation]()
+    found: list[Citation] = []
     for mark in marks:
         for number in mark.numbers:
             cited = Citation(start=mark.start, end=mark.end, given_by="number", number=number)

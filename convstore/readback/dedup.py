@@ -97,7 +97,7 @@ class _RepeatSearch:
     def ranges_of(self, part: str) -> list[Range]:
         if len(part.strip()) < _MIN_LENGTH:
             return []
-        missed = set[str]()
+        missed: set[str] = set()
         for form in self.forms:
             if (needle := form(part)) not in missed and (position := self._find(needle)) >= 0:
                 return [self._take(position, len(needle))]

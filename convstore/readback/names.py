@@ -150,7 +150,7 @@ def _assign_names(
     numbers: dict[int, None],
 ) -> dict[int, str]:
     """Add messages found by id to `resolved`, and source numbers to `numbers`; return the names by their ordinals."""
-    ordinals = dict[int, str]()
+    ordinals: dict[int, str] = {}
     for id_ in ids:
         meaning = meanings.get(id_, Meaning())
         if id_ in by_id:

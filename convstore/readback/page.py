@@ -156,7 +156,7 @@ class Page:
     @property
     def shown(self) -> list[Any]:
         """The page for a model: texts under their headers, each followed by the image or file that it describes."""
-        shown = list[Any]()
+        shown: list[Any] = []
         for part in self.parts:
             shown.append(
                 f"{part.passage.header(part.start, part.end, limit=self.label)}\n{part.text}"
@@ -177,8 +177,8 @@ def compose_page(
         request: The request that the page answers, by ordinals and source numbers, which the cursor repeats.
     """
     cursor = request.cursor_at(values.next_cursor) if values.next_cursor else ""
-    texts = list[str]()
-    blocks = list[Any]()
+    texts: list[str] = []
+    blocks: list[Any] = []
     for part in (*shown, *lines, last_line(cursor)):
         if isinstance(part, str):
             texts.append(part)
@@ -381,7 +381,7 @@ def _not_found(
         ("Valid ids", [] if is_number and existing != "none" else valid),
         ("Source numbers here", existing.split(", ")),
     ):
-        kept = list[str]()
+        kept: list[str] = []
         room -= len(f" {label}: .")
         for hint in filter(None, hints):
             room -= weight(hint) + 2

@@ -347,7 +347,7 @@ class Pager:
             len(rows),
         )
         wanted: list[EntryMessage] = []
-        tokens = set[str]()
+        tokens: set[str] = set()
         remaining = _READ_AT_ONCE
         for row in rows[first_row:]:
             ref = row.message.payload

@@ -157,7 +157,7 @@ def assign_to_others(turn: StoredTurn, parts: dict[int, EntryParts]) -> None:
 def split(entries: Sequence[Entry]) -> tuple[StoredTurn, list[StoredTurn]]:
     """Split entries with active messages into the rest of an earlier turn and the turns that begin in them."""
     rest = StoredTurn()
-    turns = list[StoredTurn]()
+    turns: list[StoredTurn] = []
     current = rest
     for entry in entries:
         part = current.range[entry.number] = EntryPart(entry, [])

@@ -168,7 +168,7 @@ class Turns:
             at_once: Number of entries to read first.
             start: Number of the entry to begin with; 0 to look it up.
         """
-        held = list[StoredTurn]()
+        held: list[StoredTurn] = []
         start = start or await self._reader.entry_with(log.cached, after + 1)
         async with aclosing(self._reader.batches(log, start=start, at_once=at_once)) as batches:
             async for entries in batches:
@@ -188,7 +188,7 @@ class Turns:
         self, log: Snapshot, after: int, before: int, *, at_once: int
     ) -> AsyncGenerator[StoredTurn, None]:
         """Yield the same turns, newest first. When reading from the end of the log, no look-up is needed."""
-        seen = dict[int, EntryParts]()
+        seen: dict[int, EntryParts] = {}
         end = await self._end_of_turn(log, before, at_once)
         later = seen if end > log.tail.entries else None
         async with aclosing(self._newest_first(log, end, at_once)) as batches:
@@ -207,9 +207,9 @@ class Turns:
 
         A rewound message may be anywhere after its question, so the log is read from its end.
         """
-        elsewhere = dict[int, EntryParts]()
+        elsewhere: dict[int, EntryParts] = {}
         # active messages outside turns, as long as no active question was found before them
-        without = list[EntryMessage]()
+        without: list[EntryMessage] = []
         end = log.tail.entries + 1
         whole = Snapshot(log.cached, log.tail)
         async with aclosing(self._newest_first(whole, end, at_once)) as batches:
@@ -282,7 +282,7 @@ class Turns:
         """
         turns = [turn for turn in turns if turn.first.ordinal < before]
         if later is None:
-            found = dict[int, EntryParts]()
+            found: dict[int, EntryParts] = {}
             add_later(found, await self._later(log, turns))
             later = found
         for turn in turns:

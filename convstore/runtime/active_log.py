@@ -41,7 +41,7 @@ async def read_page(
         )
     else:
         reading = _in_order(reader, snapshot, after=after, at_once=at_once)
-    found = list[Row]()
+    found: list[Row] = []
     async with aclosing(reading) as messages:
         async for row in messages:
             found.append(row)

@@ -333,7 +333,7 @@ class ConversationCache:
         self, cached: CachedConversation, payloads: Mapping[str, CachedPayload]
     ) -> None:
         """Replace the cached payloads of a conversation; if they exceed the limit, the last ones are kept."""
-        kept = dict[str, CachedPayload]()
+        kept: dict[str, CachedPayload] = {}
         room = _MAXIMUM_BYTES
         for id_, payload in reversed(list(payloads.items())) if self.is_current(cached) else ():
             room -= getsizeof(payload.text)
@@ -346,7 +346,7 @@ class ConversationCache:
 
     def end_turn(self, cached: CachedConversation) -> None:
         """Reduce the payloads of the turn in progress to the parts that views show once it is finished."""
-        lasting = dict[str, CachedPayload]()
+        lasting: dict[str, CachedPayload] = {}
         for id_, kept in cached.payloads.items():
             if kept.is_lasting:
                 lasting[id_] = kept

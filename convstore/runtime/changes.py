@@ -46,7 +46,7 @@ class ChangeFeed:
         self._driver = driver
         self._clock = clock
         self._background = Background()
-        self._all = set[ChangeSignal]()
+        self._all: set[ChangeSignal] = set()
         self._is_live = False
         self._is_closed = False
         self._has_warned = False

@@ -262,7 +262,7 @@ class LogReader:
 
         One command, and one more for each 64 rewound ranges as long as fewer than `limit` are found.
         """
-        found = list[Entry]()
+        found: list[Entry] = []
         while True:
             without = [
                 (range_.first, range_.last)
@@ -438,7 +438,7 @@ class LogReader:
         Raises:
             BrokenLogError: An entry is missing.
         """
-        last = list[Entry]()
+        last: list[Entry] = []
         while (start := log.active.read_from(start)) <= log.tail.entries:
             end = log.active.stretch_from(start, min(start + at_once, log.tail.entries + 1))
             async with self.reading(log.cached):

@@ -216,7 +216,7 @@ async def _ranked(
 
 def _unsealed(search: _AcrossSearch, known: Sequence[SegmentChain]) -> list[int]:
     """Return the conversations with entries after their segments; too long ones are marked as incomplete."""
-    unsealed = list[int]()
+    unsealed: list[int] = []
     room = _MAX_CHARACTERS
     for index, (_, totals) in enumerate(search.conversations):
         if not totals.entries or known[index].ends_with(totals):

@@ -228,8 +228,8 @@ class _WindowTexts:
 
     async def read(self, shown: Iterable[_ShownWindow]) -> None:
         """Read the texts of some windows."""
-        ranges = dict[_Range, None]()
-        firsts = set[int]()
+        ranges: dict[_Range, None] = {}
+        firsts: set[int] = set()
         for window in shown:
             if window.text is None:
                 if found := _range_of(window):

@@ -156,7 +156,7 @@ def given_sources(values: Any) -> FoundSources:
             f"sources must be a list of at most {MAX_SOURCES:,} sources, not {given}; "
             "pass the best of them, or data as artifact="
         )
-    found = list[FoundSource]()
+    found: list[FoundSource] = []
     for index, value in enumerate(values):
         source = _of_block(value) if is_block(value) else retrieved(value) or retrieved_text(value)
         if source is None:

@@ -309,7 +309,7 @@ def sources_in(message: ToolMessage, extractors: Mapping[str, SourceExtractor]) 
 
 def sources_of(found: Sequence[FoundSource], given: SourceNumbers) -> list[Source]:
     """Return the sources with their numbers, as values of the API."""
-    sources = list[Source]()
+    sources: list[Source] = []
     for item, number, earlier in zip(found, *given, strict=True):
         title, url, metadata = item.label()
         metadata.pop("source_id", None)

@@ -51,7 +51,7 @@ def store_sources(
     if not payload and sum(map(len, chain(texts, items))) < RESULT_MINIMUM:
         return payload, [_held(text, item) for text, item in zip(texts, items, strict=True)]
     parts = [payload]
-    stored = list[tuple[SourcePlace, str]]()
+    stored: list[tuple[SourcePlace, str]] = []
     start = len(payload)
     for text, item in zip(texts, items, strict=True):
         place = _place(start, text, item)

@@ -145,7 +145,7 @@ class ConversationStore:
                 'compact="before_load" needs a summarizer; pass one, or leave `compact` out'
             )
         codec = new_codec()
-        extractors = dict[str, SourceExtractor]()
+        extractors: dict[str, SourceExtractor] = {}
         self._migrator = Migrator(driver, scope_keys=self.scope_keys)
         strategy = None
         if summarizer is not None:

@@ -280,7 +280,7 @@ class ChildContract:
     async def test_children_are_exported_with_their_parent(self, outer: Conversation) -> None:
         """Children are exported directly after their parent, nested ones below theirs."""
         chats = await _family(outer)
-        lines = list[bytes]()
+        lines: list[bytes] = []
         scope = {"user_id": outer.scope["user_id"]}
         report = await export_conversations(outer.store, lines.append, format="openai", scope=scope)
         assert (report.conversations, report.problems) == (4, [])

@@ -307,7 +307,7 @@ class CompactContract:
         """Each view begins with the view before until the next compaction, in every process, warm or cold."""
         chat = compacting
         policy = HistoryPolicy(max_tokens=700)
-        last = list[Any]()
+        last: list[Any] = []
         for number in range(1, 24):
             await chat.append(HumanMessage(f"question {number} " + "why " * 60))
             history = await chat.load_history(policy)

@@ -91,7 +91,7 @@ class ContractFixtures:
 
         It is closed after the test, because a store whose clock is ahead would run the sweeps of later tests.
         """
-        made = list[ConversationStore]()
+        made: list[ConversationStore] = []
 
         def make(**options: Any) -> ConversationStore:
             made.append(ConversationStore(database, **options))

@@ -59,7 +59,7 @@ class InterruptedWriteContract:
         """After a broken connection, listings are right whether the entry was written at once, later or never."""
         time.seconds += seconds
         insert = Log.insert
-        late = list[Any]()
+        late: list[Any] = []
 
         async def unheard(*values: Any, **options: Any) -> None:
             late.append(insert(*values, **options))

@@ -90,7 +90,7 @@ class ItemContract:
         self, chat: Conversation, elsewhere: Conversation, store: ConversationStore
     ) -> None:
         """Two processes append items and messages in turn, at once, and each loads all messages."""
-        said = list[str]()
+        said: list[str] = []
         for number in range(4):
             for writer, reader in ((chat, elsewhere), (elsewhere, chat)):
                 said.append(f"{len(said)}")

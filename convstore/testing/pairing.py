@@ -38,8 +38,8 @@ def check_pairing(messages: Sequence[BaseMessage]) -> list[str]:
 def _runs(messages: Sequence[BaseMessage]) -> Iterator[tuple[int, list[str], list[str]]]:
     """Split a list into runs: the index of a message that is not a result, its call ids, and the answered ids."""
     head = -1
-    calls = list[str]()
-    results = list[str]()
+    calls: list[str] = []
+    results: list[str] = []
     for index, message in enumerate(messages):
         if isinstance(message, ToolMessage):
             results.append(message.tool_call_id)

@@ -256,7 +256,7 @@ class SourcesContract:
         )
         for page_tokens in (4_000, 300):
             tool = chat.retrieve_previous_sources_tool(page_tokens=page_tokens, artifact=True)
-            pages = list[str]()
+            pages: list[str] = []
             cursor = ""
             while cursor != "End.":
                 pages.append(str(await tool.ainvoke({"tool_message_ids": ["r"], "cursor": cursor})))

@@ -164,7 +164,7 @@ class TurnStreamContract:
 
     async def test_a_reader_that_leaves_ends_a_stream(self, chat: Conversation) -> None:
         """A client that disconnects, or a cancelled task, closes the source; nothing is appended."""
-        closed = list[str]()
+        closed: list[str] = []
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             stream = turn.stream(_stream(["They ", "do"], closed=closed))
             assert await anext(stream) == "They "
@@ -207,8 +207,8 @@ class TurnStreamContract:
     ) -> None:
         """Within two seconds a waiting source is closed; the streamed text becomes the answer, or is discarded."""
         # those before it looks, the last ones after the stop
-        closed = list[str]()
-        waits = list[float]()
+        closed: list[str] = []
+        waits: list[float] = []
 
         async def hurry(seconds: float) -> None:
             if seconds != DRAFT_SECONDS and not turn.is_stopped:
@@ -270,7 +270,7 @@ class TurnStreamContract:
 
     async def test_leaving_closes_a_stream(self, chat: Conversation) -> None:
         """A reader that stops in the middle leaves the source closed and its text as the draft."""
-        closed = list[str]()
+        closed: list[str] = []
         async with await chat.turn("r1", human="Do seals sleep?") as turn:
             stream = turn.stream(_stream(["They ", asyncio.Event()], closed=closed))
             assert await anext(stream) == "They "

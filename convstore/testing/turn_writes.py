@@ -124,7 +124,7 @@ class TurnWriteContract:
     ) -> None:
         """A worker whose lease lapsed after its last check does not release its successor's lease."""
         later = new_store(clock=ahead(31)).conversation(**chat.scope)
-        successors = list[TurnSession]()
+        successors: list[TurnSession] = []
 
         async def take() -> None:
             successors.append(await later.turn("r1"))

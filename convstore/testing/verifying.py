@@ -280,7 +280,7 @@ class VerifyContract(VerifyFixtures):
         """While turns are appended, rewound and deleted, and afterwards, a check finds nothing and repairs nothing."""
         user = new_id()
         done = asyncio.Event()
-        stores = list[ConversationStore]()
+        stores: list[ConversationStore] = []
         await new_store().setup()
 
         async def write(thread: str) -> None:
@@ -338,7 +338,7 @@ class VerifyContract(VerifyFixtures):
     async def test_progress_is_reported(self, store: ConversationStore) -> None:
         """`verify` calls `progress` after each conversation, with the report so far."""
         user = new_id()
-        seen = list[int]()
+        seen: list[int] = []
         for number in range(3):
             await store.conversation(user_id=user, thread_id=f"t{number}").append(
                 HumanMessage("hi", id=new_id())

@@ -86,7 +86,7 @@ def _text(value: Any) -> str:
 def _hits(result: SearchResult, room: int) -> str:
     """Return the hits of all conversations, best first, as far as there is room."""
     hits = [(group, hit) for group in result.conversations for hit in group.hits]
-    lines = list[str]()
+    lines: list[str] = []
     note = ""
     if result.incomplete:
         note = "Some conversations could not be searched whole."

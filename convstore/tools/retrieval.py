@@ -83,8 +83,8 @@ def read_arguments(given: Mapping[str, Any], page_tokens: int) -> Request:
 
 def _named_ids(said: Mapping[str, Sequence[Any]]) -> tuple[dict[str, None], dict[int, None]]:
     """Return the ids and the source numbers that a model passed, each once."""
-    ids = dict[str, None]()
-    numbers = dict[int, None]()
+    ids: dict[str, None] = {}
+    numbers: dict[int, None] = {}
     parts = chain(said["tool_message_ids"], chain.from_iterable(map(_numbers, said["source_ids"])))
     for part in parts:
         if not isinstance(part, str):

@@ -54,9 +54,9 @@ async def search_page(
             source_characters=min(_SOURCE_CHARACTERS, room // 2),
         ),
     )
-    texts = list[str]()
-    answers = list[SearchHit]()
-    sources = list[Source]()
+    texts: list[str] = []
+    answers: list[SearchHit] = []
+    sources: list[Source] = []
     whole = room
     position = 0
     for position, match in _distinct(found.matches):
@@ -93,7 +93,7 @@ async def _explain_answers(
 
 def _distinct(matches: Sequence[Match]) -> Iterator[tuple[int, Match]]:
     """Yield the matches with their positions; equal passages of several results are yielded once."""
-    seen = set[str]()
+    seen: set[str] = set()
     for position, match in enumerate(matches):
         text = " ".join(match.hit.snippet.split()) if match.hit.type == "tool" else ""
         if text not in seen:

@@ -68,8 +68,8 @@ async def _record(session: Mapping[str, Any], events: Any) -> ConversationRecord
     found = documents_of(events.find(keys).sort([("timestamp", 1), ("revision", 1)]))
     read = [_read(document, open_calls) async for document in found]
     shown = _shown(read)
-    messages = list[RecordItem]()
-    is_shown = list[bool]()
+    messages: list[RecordItem] = []
+    is_shown: list[bool] = []
     empty = 0
     for index, event in enumerate(read):
         messages += event.items
@@ -143,7 +143,7 @@ def _read(document: Mapping[str, Any], open_calls: _UnansweredCalls) -> _Event:
 
 def _shown(events: Sequence[_Event]) -> set[int]:
     """Return the indexes of the events that Google ADK shows; a rewind that was rewound itself hides no events."""
-    shown = set[int]()
+    shown: set[int] = set()
     index = len(events) - 1
     while index >= 0:
         rewound_from = events[index].rewound_from
@@ -175,9 +175,9 @@ def _messages(event: Mapping[str, Any], open_calls: _UnansweredCalls) -> list[Ba
 
 def _sorted_parts(content: _Part) -> tuple[list[_Part], list[_Part], list[_Part]]:
     """Return the results in a content, its parts with calls, and all other parts."""
-    results = list[_Part]()
-    calls = list[_Part]()
-    others = list[_Part]()
+    results: list[_Part] = []
+    calls: list[_Part] = []
+    others: list[_Part] = []
     for part in content.get("parts") or []:
         if part.get("function_response"):
             results.append(part["function_response"])
@@ -191,7 +191,7 @@ def _sorted_parts(content: _Part) -> tuple[list[_Part], list[_Part], list[_Part]
 def _results(
     results: Sequence[Mapping[str, Any]], event_id: str, open_calls: _UnansweredCalls
 ) -> list[BaseMessage]:
-    messages = list[BaseMessage]()
+    messages: list[BaseMessage] = []
     for index, result in enumerate(results):
         call_id = open_calls.id_of_result(result, event_id, index)
         id_ = event_id if index == 0 else f"{event_id}:{index}"
@@ -206,8 +206,8 @@ def _answer(
     call_ids: Sequence[str],
     id_: str,
 ) -> AIMessage:
-    made = list[Any]()
-    signed = dict[str, Any]()
+    made: list[Any] = []
+    signed: dict[str, Any] = {}
     for part, call_id in zip(calls, call_ids, strict=True):
         call = part["function_call"]
         made.append({"name": call["name"], "args": call.get("args") or {}, "id": call_id})

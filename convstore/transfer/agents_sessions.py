@@ -92,7 +92,7 @@ def _records(
     """Yield the record of each session, and a `BadRecord` if a row cannot be read."""
     try:
         for session, own in groupby(rows, key=itemgetter(1)):
-            stored = list[_Stored]()
+            stored: list[_Stored] = []
             for rowid, _, number in own:
                 text, at = table.row(rowid, "message_data", "created_at")
                 stored.append((f"row {number}", text, moment_of({"created_at": at})))
@@ -141,7 +141,7 @@ def _record(session: str, calls: Iterable[Iterable[_Stored]]) -> ConversationRec
 
 def _groups(stored: Iterable[_Stored]) -> list[list[_Stored]]:
     """Return the items of each message; adjacent items of an answer belong to one message."""
-    groups = list[list[_Stored]]()
+    groups: list[list[_Stored]] = []
     for where, text, at in stored:
         item = where, _parsed(text), at
         if groups and _is_answer(item) and _is_answer(groups[-1][-1]):

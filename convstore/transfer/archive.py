@@ -314,7 +314,7 @@ def _date(values: Mapping[str, Any]) -> datetime:
 
 def _rewound(end: Mapping[str, Any], number: int) -> list[tuple[int, int]]:
     """Return the ranges of rewound messages from the last line; each must be within the `number` messages."""
-    ranges = list[tuple[int, int]]()
+    ranges: list[tuple[int, int]] = []
     for first, last in _typed(end, "rewound", list, default=[]):
         if not (type(first) is type(last) is int and 1 <= first <= last <= number):
             raise ValueError(f"'rewound' must be pairs of ordinals from 1 to {number:,}")

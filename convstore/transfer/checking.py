@@ -50,7 +50,7 @@ def check_record(record: ConversationRecord, codec: Codec) -> None:
         check_number(first, name="the first message of a rewind", minimum=1, maximum=last)
         check_number(last, name="the last message of a rewind", minimum=1, maximum=number)
     check_changes(record, codec)
-    seen = set[str | None]()
+    seen: set[str | None] = set()
     for item, position in record.items:
         check_number(position, name="the message before an item", minimum=0, maximum=number)
         check_id(item.kind, name="the kind of an item")
@@ -71,8 +71,8 @@ def check_changes(record: ConversationRecord, codec: Codec) -> None:
     known = _questions(record.messages)
     places = _places(record.messages)
     ends = _entry_ends(record.messages)
-    begun = dict[tuple[str, str], bool]()
-    facts = set[tuple[str, int]]()
+    begun: dict[tuple[str, str], bool] = {}
+    facts: set[tuple[str, int]] = set()
     last = 0
     for change in record.changes:
         last = _check_ordinal(change, last, ends)
@@ -202,7 +202,7 @@ def _check_position(change: LogChange, questions: Mapping[str, int]) -> None:
 
 def _questions(messages: Sequence[Message]) -> dict[Any, int]:
     """Return the positions of the questions of a record, by id."""
-    found = dict[Any, int]()
+    found: dict[Any, int] = {}
     for position, given in enumerate(messages, 1):
         message, turn = (
             (given.message, given.turn) if isinstance(given, RecordItem) else (given, None)

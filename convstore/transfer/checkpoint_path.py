@@ -46,7 +46,7 @@ class CheckpointPath:
 
     async def states(self) -> AsyncGenerator[tuple[Checkpoint, list[Any]], None]:
         """Yield the checkpoints of the path with their messages, from the newest to the oldest."""
-        waiting = list[Checkpoint]()
+        waiting: list[Checkpoint] = []
         async with aclosing(self.checkpoints()) as checkpoints:
             async for checkpoint in checkpoints:
                 if checkpoint.has_changes_only(self.channel):
@@ -90,7 +90,7 @@ class CheckpointPath:
     async def checkpoints(self) -> AsyncGenerator[Checkpoint, None]:
         """Yield the checkpoints of the path from the newest to the oldest."""
         wanted: str | None = None
-        read = set[str]()
+        read: set[str] = set()
         async with aclosing(self._newest_first()) as checkpoints:
             async for checkpoint in checkpoints:
                 if wanted in (None, checkpoint.id):

@@ -143,7 +143,7 @@ def _check_found(history: StateHistory) -> None:
 def _notes(history: StateHistory, removed: Removed) -> list[str]:
     """Return notes that count removed and replaced messages, and the parts that are left out."""
     messages = history.messages()
-    notes = list[str]()
+    notes: list[str] = []
     if rewound := sum(not message.is_active for message in messages):
         outcome = {"rewind": "rewound", "leave out": "left out"}[removed]
         notes.append(
@@ -167,7 +167,7 @@ def _notes(history: StateHistory, removed: Removed) -> list[str]:
 
 
 def _notes_of(path: CheckpointPath) -> list[str]:
-    notes = list[str]()
+    notes: list[str] = []
     if path.branches:
         notes.append(f"left out: {counted(path.branches, 'other branch', 'other branches')}")
     if path.is_cut:

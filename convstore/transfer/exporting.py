@@ -250,7 +250,7 @@ class _Export:
 
     async def _openai(self, info: ConversationInfo, file: IO[bytes], name: str) -> int | None:
         work = _OpenAIConversation(info, file, is_training=self._format == "fine-tuning")
-        skipped = list[Problem]()
+        skipped: list[Problem] = []
         async for turn in self._store.conversation(**info.scope).turns():
             if problem := work.add(turn):
                 where = f"{_span(turn.first, turn.last)} of {name}"
@@ -291,8 +291,8 @@ class _OpenAIConversation:
 
     def add(self, turn: Turn) -> str:
         """Write a turn; if OpenAI's fine-tuning would reject it, return the reason instead, else ""."""
-        messages = list[dict[str, Any]]()
-        missing_fields = list[str]()
+        messages: list[dict[str, Any]] = []
+        missing_fields: list[str] = []
         for message in turn.messages:
             made, left_out = openai_message(message, bare=self.is_training)
             messages.append(as_training(made) if self.is_training else made)

@@ -208,7 +208,7 @@ def _record(path: Path, line: Line, where: str) -> ConversationRecord | BadRecor
         item_of(raw, where=f"{where}, message {position}")
         for position, raw in enumerate(messages, 1)
     ]
-    notes = list[str]()
+    notes: list[str] = []
     if not any(item.at for item in items):
         notes = _set_dates(items, value)
     title = _optional(value, "title", str, notes)

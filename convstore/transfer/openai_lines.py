@@ -89,7 +89,7 @@ def _calls(message: AIMessage) -> list[Any]:
 
 def _metadata_of(message: BaseMessage) -> list[str]:
     """Return the names of a message's metadata fields, which OpenAI's format cannot store."""
-    names = list[str]()
+    names: list[str] = []
     if message.response_metadata:
         names.append("response_metadata")
     if isinstance(message, AIMessage) and message.usage_metadata:
@@ -99,7 +99,7 @@ def _metadata_of(message: BaseMessage) -> list[str]:
 
 def _add_fields(made: _Message, message: BaseMessage, extra: Mapping[Any, Any]) -> list[str]:
     """Add the fields that `append` reads back; return the names of those that JSON cannot represent."""
-    left_out = list[str]()
+    left_out: list[str] = []
     if isinstance(message, ToolMessage) and message.artifact is not None:
         if _is_json(message.artifact):
             made["artifact"] = message.artifact
@@ -171,7 +171,7 @@ def as_training(message: _Message) -> _Message:
     content = message["content"]
     if message["role"] == "user" or not isinstance(content, list):
         return message
-    texts = list[str]()
+    texts: list[str] = []
     for block in content:
         if isinstance(block, dict) and block.get("type") in _NOT_TRAINED:
             continue

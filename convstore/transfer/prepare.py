@@ -84,9 +84,9 @@ def make_ready(
         InvalidInputError: A value of the record, besides its messages, cannot be stored.
     """
     check_record(record, codec)
-    messages = list[ReadyMessage]()
-    problems = list[Problem]()
-    seen = set[str]()
+    messages: list[ReadyMessage] = []
+    problems: list[Problem] = []
+    seen: set[str] = set()
     for position, given in enumerate(record.messages, 1):
         item = as_item(given)
         where = item.where or f"{record.where}, message {position}".removeprefix(", ")
@@ -140,7 +140,7 @@ def columns_of(messages: Sequence[ReadyMessage], ids: Mapping[int, str]) -> dict
 
     `ids` has the ids of all messages of the record, by their positions.
     """
-    found = dict[str, Columns]()
+    found: dict[str, Columns] = {}
     for ready in messages:
         item = ready.item
         if item.turn is not None:
@@ -206,7 +206,7 @@ def by_batch(
 
 def _groups(messages: Sequence[ReadyMessage], ends: Container[int]) -> Iterator[list[ReadyMessage]]:
     """Yield the messages of each batch; `ends` has positions after which a batch must end."""
-    group = list[ReadyMessage]()
+    group: list[ReadyMessage] = []
     for message in messages:
         if group and (group[-1].position in ends or _begins(group[-1], message)):
             yield group

@@ -60,7 +60,7 @@ def merged_fields(*parts: Mapping[str, Any]) -> dict[str, Any]:
     >>> merged_fields({"user": "ada", "step": 1}, {"step": 2})
     {'user': 'ada', 'step': CONFLICTING}
     """
-    merged = dict[str, Any]()
+    merged: dict[str, Any] = {}
     for part in parts:
         for name, value in part.items():
             merged[name] = _merged(merged.get(name), value)

@@ -50,7 +50,7 @@ async def _rewinds(
     in_log = await rewound_ids(log, known, stored)
     rewound = merge_ranges(record.rewound)
     in_source = {message.id for message in known if has(rewound, message.position)}
-    found = list[str]()
+    found: list[str] = []
     if restored := len(in_log - in_source):
         found.append(
             f"still rewound: {counted(restored, 'message')} that the source shows; see undo_rewind"

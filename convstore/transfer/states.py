@@ -138,7 +138,7 @@ class StateHistory:
     def _add(self, state: Sequence[Any], checkpoint: Checkpoint, step: int) -> None:
         """Add the messages of the next older state."""
         self._depth += 1
-        seen = set[Any]()
+        seen: set[Any] = set()
         for index, (own_key, message) in enumerate(_keyed(state)):
             if _is_summary(message):
                 self.summaries.add(digest_of(message.text))
@@ -220,7 +220,7 @@ def rebuilt(history: Mapping[str, Any], numbers: Sequence[int]) -> list[list[Any
         raise InvalidInputError(
             "its changes cannot be rebuilt: writes of its checkpoints are missing"
         )
-    states = list[list[Any]]()
+    states: list[list[Any]] = []
     base = history.get("seed")
     start = 0
     for number in numbers:

@@ -40,8 +40,8 @@ async def read_step_store(database: Any) -> AsyncGenerator[ConversationRecord | 
         StoreError: The server does not answer, or refuses a command.
     """
     snapshots = collection_of(database, "snapshots")
-    newest = dict[str, dict[str, Any]]()
-    runs_by_id = dict[str, set[str]]()
+    newest: dict[str, dict[str, Any]] = {}
+    runs_by_id: dict[str, set[str]] = {}
     query = {"parent_run_id": None}
     fields = {"run_id": 1, "conversation_id": 1, "state": 1}
     async for snapshot in documents_of(snapshots.find(query, fields).sort(_NEWEST)):
@@ -61,12 +61,12 @@ async def _record(
 ) -> ConversationRecord:
     found = documents_of(database["snapshots"].find({"_id": snapshot_id}))
     [snapshot] = [document async for document in found]
-    runs = list[dict[str, Any]]()
+    runs: list[dict[str, Any]] = []
     for run_id in sorted(run_ids):
         runs += [
             document async for document in documents_of(database["runs"].find({"_id": run_id}))
         ]
-    items = list[RecordItem]()
+    items: list[RecordItem] = []
     has_instructions = False
     for index, message in enumerate(await _history(database, snapshot["messages"]), 1):
         items += _items(message, f"message {index} of run {snapshot['run_id']}")
@@ -88,7 +88,7 @@ async def _history(database: Any, stored: str) -> list[Any]:
     value = json.loads(stored)
     if not isinstance(value, dict):
         return list(value)
-    texts = dict[str, str]()
+    texts: dict[str, str] = {}
     for key in set(value["message_refs"]):
         async for document in documents_of(database["snapshot_messages"].find({"_id": key})):
             texts[key] = document["message"]

@@ -30,7 +30,7 @@ Write = Callable[[list[BaseMessage], frozenset[str]], Awaitable[_Result]]
 """Appends messages. The second argument has the ids that the log may have already; others raise `IdsTaken`."""
 
 
-class NamedMessages(NamedTuple):
+class MessagesToAppend(NamedTuple):
     """Messages under their final ids, and those of the ids that the log may have already."""
 
     messages: list[BaseMessage]
@@ -88,12 +88,12 @@ class Naming:
                     raise
                 self.taken.add(error.message_id)  # another reply with the id of the last one
 
-    def named(self, messages: Sequence[BaseMessage]) -> NamedMessages:
+    def named(self, messages: Sequence[BaseMessage]) -> MessagesToAppend:
         """Return the messages under their final ids. A message without an id gets one on the caller's object, too."""
         retried = self._retried(messages)
         opened = self._open_calls() if self._has_unnamed_result(messages) else None
-        named = list[BaseMessage]()
-        known = set[str]()
+        named: list[BaseMessage] = []
+        known: set[str] = set()
         ordinal = self.first
         begins = [
             index for index, message in enumerate(messages) if message.id == self.record.turn_id
@@ -123,7 +123,7 @@ class Naming:
             named.append(self._with_id(message, id_))
             if opened:
                 opened.open(named[-1], calls_of(named[-1]), 0)
-        return NamedMessages(named, frozenset(known))
+        return MessagesToAppend(named, frozenset(known))
 
     def _has_unnamed_result(self, messages: Sequence[BaseMessage]) -> bool:
         results = (str(message.id) for message in messages if isinstance(message, ToolMessage))
@@ -161,7 +161,7 @@ class Naming:
 
     def _last(self, number: int) -> list[BaseMessage]:
         """Return the last replies and results of the turn, in order."""
-        found = list[BaseMessage]()
+        found: list[BaseMessage] = []
         for message in reversed(self.record.messages):
             if len(found) == number:
                 break

@@ -26,7 +26,7 @@ async def read_until(source: Any, ended: asyncio.Event) -> AsyncGenerator[Any, N
     One task reads the source from its beginning to its end, because contexts and scopes of some sources belong to one.
     """
     chunks = asyncio.Queue[list[Any]](maxsize=1)
-    error = list[BaseException]()
+    error: list[BaseException] = []
 
     async def pump() -> None:
         nonlocal source

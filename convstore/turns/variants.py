@@ -89,7 +89,7 @@ class Variants:
         if before_number is not None:
             end = min(before_number, end)
         numbers = range(max(1, end - limit), end)
-        found = dict[int, tuple[str, str, datetime]]()
+        found: dict[int, tuple[str, str, datetime]] = {}
         if 1 in numbers:
             first = standing.place
             rows = {turn_id: question}
@@ -127,7 +127,7 @@ class Variants:
             return {}
         places = await self._reader.log.places.of_turns(cached.conversation, turn_ids)
         newest = await self._newest(cached, set(places.values()))
-        found = dict[str, Standing]()
+        found: dict[str, Standing] = {}
         for turn_id, place in places.items():
             if (standing := newest.get(place)) is None:
                 continue
@@ -141,7 +141,7 @@ class Variants:
         self, cached: CachedConversation, places: Iterable[str]
     ) -> dict[str, Standing]:
         """Return the variant shown at each place. One command, or more if some places changed often."""
-        found = dict[str, Standing]()
+        found: dict[str, Standing] = {}
         wanted = {key_of_place(place) for place in places}
         while wanted:
             limit = len(wanted) + _SPARE
@@ -377,7 +377,7 @@ class Variants:
         self, place: TurnPlace, is_wanted: Callable[[Sequence[Entry]], bool], *, limit: int = 0
     ) -> list[FoundTurn]:
         """Return the wanted variants that may become active, newest first; with `limit` at most so many."""
-        found = list[FoundTurn]()
+        found: list[FoundTurn] = []
         for own in await self._entries_by_variant(place, place.standing.unfinished):
             if _is_superseded(place.log, own) or not is_wanted(own):
                 continue
@@ -392,7 +392,7 @@ class Variants:
         self, place: TurnPlace, variants: Iterable[str]
     ) -> list[list[Entry]]:
         """Return the entries of each variant, the variant that began last first. One command at most."""
-        by_variant = dict[str, list[Entry]]()
+        by_variant: dict[str, list[Entry]] = {}
         wanted = set(variants)
         for entry in await self._entries(place.log, place.standing.place, wanted) if wanted else ():
             if event := EVENT.of(entry):
@@ -409,7 +409,7 @@ class Variants:
         with suppress(UnknownMessageError, InvalidInputError):
             place = await self._place(scope, turn_id)
             variants = {*place.standing.unfinished, *await self._with_result(place, result_id)}
-            found = list[FoundTurn]()
+            found: list[FoundTurn] = []
             paused_last = ""
             for own in await self._entries_by_variant(place, variants):
                 variant = await self._variant_from(place, own)

@@ -207,7 +207,7 @@ class Watcher:
         places = {place for place, _ in sent.variants}
         if lease and not lease.is_for(record.turn_id, ""):
             places.add(lease.turn)
-        pending = list[FoundTurn]()
+        pending: list[FoundTurn] = []
         for turn_id in sorted(places):
             place = await self._variants.unfinished(log.cached.scope, turn_id, log)
             if place and (variant := await self._variants.newest_pending(place, lease)):

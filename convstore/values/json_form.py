@@ -124,9 +124,9 @@ def deep_json(value: Any) -> str:
     Raises:
         ValueError: The value contains itself.
     """
-    pieces = list[str]()
+    pieces: list[str] = []
     stack: list[Any] = [value]
-    open_ = set[int]()
+    open_: set[int] = set()
     while stack:
         node = stack.pop()
         if isinstance(node, _Written):

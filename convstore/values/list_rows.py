@@ -299,7 +299,7 @@ def scope_choices(rows: Sequence[ListRow], keys: Sequence[str]) -> list[tuple[st
     A choice has the id of a conversation with the value, so that the value itself is not in a page's address. The most
     frequent value of a key comes first. A key is left out if nearly each conversation has a value of its own.
     """
-    choices = list[tuple[str, str]]()
+    choices: list[tuple[str, str]] = []
     for key in keys:
         counts = Counter(row.info.scope[key] for row in rows if key in row.info.scope)
         like = {row.info.scope.get(key): row.info.conversation_id for row in rows}

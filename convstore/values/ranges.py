@@ -16,7 +16,7 @@ def merge_ranges(pairs: Iterable[Pair]) -> list[Pair]:
     >>> merge_ranges([(5, 6), (1, 2), (3, 4), (9, 8)])
     [(1, 6)]
     """
-    found = list[Pair]()
+    found: list[Pair] = []
     for first, last in sorted(pair for pair in pairs if pair[1] >= pair[0]):
         if found and first <= found[-1][1] + 1:
             found[-1] = (found[-1][0], max(found[-1][1], last))
@@ -31,7 +31,7 @@ def without(pairs: Iterable[Pair], others: Sequence[Pair]) -> list[Pair]:
     >>> without([(1, 10)], [(3, 4), (10, 12)])
     [(1, 2), (5, 9)]
     """
-    rest = list[Pair]()
+    rest: list[Pair] = []
     for first, last in pairs:
         start = first
         for low, high in others:

@@ -108,7 +108,7 @@ def _call_problems(entry: Entry, messages: Sequence[BaseMessage], before: Totals
     """Return problems of results whose stored call or arguments are not those of the call that they answer."""
     running = RunningTotals(before, before.sources_through)
     numbered = zip(entry.messages, messages, strict=True)
-    wrong = list[str]()
+    wrong: list[str] = []
     for stored, message in numbered:
         call = running.follow(
             message, stored.ordinal, turn=stored.turn, is_added=stored.is_added

@@ -192,7 +192,7 @@ class LogCheck:
 
     def _turn_problems(self, entry: Entry) -> list[Problem]:
         """Return problems of messages whose turn is not the ordinal of an earlier question."""
-        problems = list[Problem]()
+        problems: list[Problem] = []
         for message in entry.messages:
             if message.begins_turn and message.type == "human":
                 self._questions.add(message.ordinal)
@@ -213,7 +213,7 @@ class LogCheck:
 
     async def _check_facts(self, entry: Entry, key: str) -> None:
         for kind, value in each(entry.facts):
-            payloads = dict[str, str]()
+            payloads: dict[str, str] = {}
             for name, ref in kind.payloads(value):
                 text = await self._payload(entry, name, ref)
                 if text is not None:
@@ -224,7 +224,7 @@ class LogCheck:
     async def _payload(self, entry: Entry, name: str, ref: PayloadRef) -> str | None:
         conversation = self.subject.conversation
         where = f"of {name} in {entry_id(conversation, entry.number)!r}"
-        texts = list[str | None]()
+        texts: list[str | None] = []
         start = 0
         for number, end in enumerate(ref.ends, ref.chunk):
             key = chunk_id(conversation, ref.token, number)

@@ -227,7 +227,7 @@ class Repairer:
         If a summary or the state is damaged, no summary is kept.
         """
         state = State(target, self.ends.reader.clock.now())
-        kept = list[SummaryRecord]()
+        kept: list[SummaryRecord] = []
         with suppress(CorruptDocumentError):
             if document and not is_newer(document, "state"):
                 records = await self.ends.summaries.all(source)
@@ -266,7 +266,7 @@ def _following(
 
     Entries with source ids of tools that the copy has already are logged and left out.
     """
-    following = list[Entry]()
+    following: list[Entry] = []
     for entry in entries:
         made = None if copy.has(entry) else copy.follow(entry, payloads)
         if made is not None and copy.has_source_ids(made):

@@ -85,7 +85,7 @@ class StateCheck:
 
     async def _summaries(self) -> tuple[dict[str, SummaryRecord], bool] | None:
         """Return the readable summaries by token, and True if all are readable; None if a newer convstore wrote one."""
-        found = dict[str, SummaryRecord]()
+        found: dict[str, SummaryRecord] = {}
         is_whole = True
         async with aclosing(self.subject.stored_in(SUMMARIES)) as documents:
             async for document in documents:
@@ -131,7 +131,7 @@ class StateCheck:
         is_readable = check.is_readable and not check.is_damaged
         is_repaired = False
         if is_readable and subject.repair:
-            records = list[SummaryRecord]()
+            records: list[SummaryRecord] = []
             async for document in subject.stored_in(SUMMARIES):
                 with suppress(CorruptDocumentError):  # it was reported before
                     records.append(summary_from(document))
@@ -222,7 +222,7 @@ class StateCheck:
     async def _check_moves(self) -> None:
         """Check the moves of records, which are stored for past views without a stamp."""
         stored = (self.document or {}).get("moves") or {}
-        sound = dict[str, Any]()
+        sound: dict[str, Any] = {}
         for key in stored if isinstance(stored, Mapping) else ():
             with suppress(CorruptDocumentError):
                 moves_in({"moves": stored}, key)

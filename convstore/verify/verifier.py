@@ -113,7 +113,7 @@ class Verifier:
         now = self.clock.now()
         if collection == LOG:
             return await self._leftovers_in_log(conversation, now)
-        old = list[str]()
+        old: list[str] = []
         for document in await self.inspection.documents_of(collection, conversation):
             at = document.get("at")
             if isinstance(at, datetime) and now - at.replace(tzinfo=UTC) > ORPHAN_AGE:
@@ -123,7 +123,7 @@ class Verifier:
     async def _leftovers_in_log(self, conversation: str, now: datetime) -> list[str]:
         """Return the keys of old chunks; if there are no younger ones, also that of the state, which has no date."""
         keys = await self.inspection.chunk_keys(conversation)
-        old = list[str]()
+        old: list[str] = []
         for key in keys:
             age = age_of(token_of(key), now)
             if age is not None and age > ORPHAN_AGE:

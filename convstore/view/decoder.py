@@ -326,7 +326,7 @@ def payloads_needed(
     rows: Sequence[Row], shown: Sequence[Showing | None], policy: HistoryPolicy
 ) -> list[tuple[str, PayloadRef]]:
     """Return the message id and the range of each payload that a view of these rows needs."""
-    needed = list[tuple[str, PayloadRef]]()
+    needed: list[tuple[str, PayloadRef]] = []
     for row, showing in zip(rows, shown, strict=True):
         if showing is None or (showing is FINISHED and row.message.stub is not None):
             continue

@@ -154,7 +154,7 @@ class Load(ActiveRows):
         held = self.held
         check_links(self.cached.conversation, [*held.entries[-1:], *new])
         self.entries = [*held.entries, *new]
-        rows = list[Row]()
+        rows: list[Row] = []
         if held.rows and held.key == self.depends_on:
             self.kept_notes = held.notes
             last = held.rows[-1]
@@ -289,8 +289,8 @@ class Load(ActiveRows):
         """Read the leading system messages if they are unknown; nearly always they are in the first entries."""
         if self.system is not None:
             return
-        first = list[Entry]()
-        rows = list[Row]()
+        first: list[Entry] = []
+        rows: list[Row] = []
         async with aclosing(self.reader.batches(self.log, at_once=_FIRST_ENTRIES)) as batches:
             async for entries in batches:
                 self.count(entries)

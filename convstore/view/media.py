@@ -90,7 +90,7 @@ def _leaving(sizes: Sequence[MediaSize], limits: MediaLimits) -> int:
 
 def _without_first(messages: Sequence[EntryMessage], gone: int) -> dict[int, int]:
     """Return how many media are kept in each message that contains some of the first `gone` media."""
-    kept = dict[int, int]()
+    kept: dict[int, int] = {}
     for message in messages:
         if gone <= 0:
             break

@@ -71,8 +71,8 @@ def fit_for(
 def with_original_ids(messages: Sequence[BaseMessage], rules: ProviderRules) -> list[BaseMessage]:
     """Restore the original call ids in results that have ids which `made_for` assigned."""
     ids = RequestEdits(rules, in_own_form=True).ids
-    original_ids = dict[str, str]()
-    call_ids = set[str]()
+    original_ids: dict[str, str] = {}
+    call_ids: set[str] = set()
     restored: list[BaseMessage] = []
     for message in messages:
         for call in calls_of(message):
@@ -321,7 +321,7 @@ def _groups(messages: Sequence[BaseMessage]) -> Iterator[tuple[BaseMessage, list
     index = 0
     while index < len(messages):
         first = messages[index]
-        results = list[ToolMessage]()
+        results: list[ToolMessage] = []
         index += 1
         while index < len(messages) and isinstance(result := messages[index], ToolMessage):
             results.append(result)

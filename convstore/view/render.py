@@ -128,7 +128,7 @@ def build_view(
     logged = [message for message, _ in visible]
     made = [decoder.shown(message, form) for message, form in visible]
     listed = [message for message, _ in (*made[: len(system)], *notes, *made[len(system) :])]
-    dropped = list[Dropped]()
+    dropped: list[Dropped] = []
     pairing, late_results = _pair_for_provider(
         listed, logged, decoder.policy, dropped, has_notes=bool(notes)
     )
@@ -159,9 +159,7 @@ def _visible(
     policy: HistoryPolicy,
 ) -> list[tuple[EntryMessage, Showing]]:
     """Return the leading system messages and the rows that the view shows, each with its form."""
-    visible = list[tuple[EntryMessage, Showing]]()
-    for message in system:
-        visible.append((message, WHOLE if message.payload is None else FINISHED))
+    visible = [(message, WHOLE if message.payload is None else FINISHED) for message in system]
     is_talk = policy.view == "conversation"
     for row, showing in zip(rows, shown, strict=True):
         if showing is None or (is_talk and is_hidden(row.message, policy)):
@@ -174,9 +172,9 @@ def _ids_of_changes(
     made: Sequence[ShownMessage], orphans: Container[str | None]
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return the ids of stubs, of messages with placeholders, and of shortened messages."""
-    stubbed = list[str]()
-    placeholders = list[str]()
-    shortened = list[str]()
+    stubbed: list[str] = []
+    placeholders: list[str] = []
+    shortened: list[str] = []
     for message, details in made:
         if details.is_stub and message.id not in orphans:
             stubbed.append(str(message.id))
@@ -191,7 +189,7 @@ def _measure(
     messages: list[BaseMessage], sizes: Mapping[int, int | None], counter: TokenCounter
 ) -> list[int]:
     """Return the size of each message. A message of unknown size is replaced by its sendable form and counted."""
-    measured = list[int]()
+    measured: list[int] = []
     for index, message in enumerate(messages):
         size = sizes.get(id(message))
         if size is None:
@@ -249,7 +247,7 @@ def _calls_by_turn(
     messages: Sequence[BaseMessage], turns: Mapping[str, int]
 ) -> set[tuple[int, str]]:
     """Return the turn and the id of each call, given the turns by message id."""
-    called = set[tuple[int, str]]()
+    called: set[tuple[int, str]] = set()
     for message in messages:
         turn = turns.get(str(message.id), 0)
         called.update((turn, call.id) for call in calls_of(message))
@@ -271,8 +269,8 @@ def _with_unique_ids(
     ['note-5~', 'note-5']
     """
     unique = list(messages)
-    generated = list[int]()
-    taken = set[str]()
+    generated: list[int] = []
+    taken: set[str] = set()
     for index, message in enumerate(messages):
         if id(message) in stored:
             continue

@@ -133,7 +133,7 @@ class _MarkChooser:
         """Return the total size of the finished turns from each one on, and the steps that each leaves out."""
         if short not in self._sums:
             # New stubs are always in the current turn; the turn that had them before is shortened instead.
-            parts = list[tuple[int, Sequence[range]]]()
+            parts: list[tuple[int, Sequence[range]]] = []
             sizes = self.log.plain_sizes()
             for index in self.log.changed(short, self._known_stubs):
                 part = self.log.part(index, short=short, stubs=self._known_stubs)
@@ -239,7 +239,7 @@ class _MarkChooser:
         )
         first = log.begin(self.start)
         shown = log.plainly_shown(self.start)
-        left = list[range]()
+        left: list[range] = []
         for index in log.changed(self.short, self.stubs):
             if index >= self.start:
                 turn = log.turns[index]

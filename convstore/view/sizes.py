@@ -521,7 +521,7 @@ class SizedLog:
     def _with_cut_texts(self, part: range, room: int, forms: Forms) -> ShownRows:
         """Return rows with texts of at most `room` tokens."""
         size = 0
-        shown = list[Showing]()
+        shown: list[Showing] = []
         for at in part:
             message = self.rows[at].message
             showing = forms.shown[at]

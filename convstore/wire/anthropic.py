@@ -75,7 +75,7 @@ def _written_steps(
     steps: Sequence[Step], rules: ProviderRules, hosted: _Hosted
 ) -> tuple[list[dict[str, Any]], int]:
     """Return the messages of some steps, and the number of messages in finished turns."""
-    made = list[dict[str, Any]]()
+    made: list[dict[str, Any]] = []
     finished = 0
     for step in steps:
         made += _messages(step, hosted)
@@ -124,8 +124,8 @@ class _Hosted:
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self.container = ""
-        self._calls = dict[str, tuple[int, Block]]()
-        self._results = dict[str, tuple[int, Block]]()
+        self._calls: dict[str, tuple[int, Block]] = {}
+        self._results: dict[str, tuple[int, Block]] = {}
         self._last: Step | None = None
         for at, step in enumerate(steps):
             if step.role != "assistant":
@@ -191,7 +191,7 @@ def _answer(step: Step, hosted: _Hosted) -> list[dict[str, Any]]:
     step.drop_beside()
     if problem := _problem(step, hosted):
         step.withhold(problem)
-    content = list[dict[str, Any]]()
+    content: list[dict[str, Any]] = []
     for part in step.parts:
         if block := _block(part, step, hosted):
             content.append(block)

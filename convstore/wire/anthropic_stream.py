@@ -86,8 +86,8 @@ class AnthropicReply:
 
     def __init__(self) -> None:
         self._whole: dict[str, Any] = {}
-        self._blocks = list[_StreamedBlock]()
-        self._by_index = dict[Any, _StreamedBlock]()
+        self._blocks: list[_StreamedBlock] = []
+        self._by_index: dict[Any, _StreamedBlock] = {}
         self._is_closed = False
         self._failure = ""
 

@@ -110,7 +110,7 @@ class ChatReply:
             self._message["content"] = known + content
             return
         if isinstance(known, str):
-            blocks = list[Any]()
+            blocks: list[Any] = []
             add_blocks(blocks, known)
             self._message["content"] = known = blocks
         add_blocks(known, content)
@@ -214,7 +214,7 @@ def _continues(last: Mapping[str, Any], block: Mapping[str, Any]) -> bool:
 def _continue(last: dict[str, Any], block: Mapping[str, Any]) -> None:
     thoughts = block.get("thinking")
     if isinstance(thoughts, list) and isinstance(last.get("thinking"), list):
-        inner = list[Any]()
+        inner: list[Any] = []
         add_blocks(inner, last["thinking"])
         add_blocks(inner, thoughts)
         last["thinking"] = inner
@@ -275,9 +275,9 @@ class _AssembledCalls:
     """The calls of a reply that are assembled from deltas."""
 
     def __init__(self) -> None:
-        self.found = list[_AssembledCall]()
-        self._by_index = dict[int, _AssembledCall]()
-        self._by_id = dict[str, _AssembledCall]()
+        self.found: list[_AssembledCall] = []
+        self._by_index: dict[int, _AssembledCall] = {}
+        self._by_id: dict[str, _AssembledCall] = {}
 
     def add(self, deltas: Iterable[Mapping[str, Any]]) -> None:
         """Add each delta to its call."""
@@ -339,8 +339,8 @@ class _Details:
     """OpenRouter's reasoning details. Texts and summaries come in parts, joined by type and index; others are whole."""
 
     def __init__(self) -> None:
-        self.found = list[Any]()
-        self._by_key = dict[Any, dict[str, Any]]()
+        self.found: list[Any] = []
+        self._by_key: dict[Any, dict[str, Any]] = {}
 
     def add(self, details: Iterable[Any]) -> None:
         """Add the details of a delta."""

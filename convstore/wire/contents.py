@@ -41,7 +41,7 @@ class ContentReader:
     is_request = False
 
     def __init__(self) -> None:
-        self.dropped = list[Dropped]()
+        self.dropped: list[Dropped] = []
 
     def contents(self, message: BaseMessage) -> Iterator[str | Media | dict[str, Any]]:
         """Yield texts, files and a model's reasoning in the form of `reasoning_part`, in order."""
@@ -61,7 +61,7 @@ class ContentReader:
 
     def other(self, message: BaseMessage, block: Block) -> Iterator[dict[str, Any]]:
         """Yield the framework's parts for any other block; by default, only report the block."""
-        ids = set[str | None]()
+        ids: set[str | None] = set()
         if isinstance(message, AIMessage):
             calls = (*message.tool_calls, *message.invalid_tool_calls)
             ids = {call["id"] for call in calls}

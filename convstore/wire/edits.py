@@ -116,11 +116,11 @@ class RequestEdits:
         form = CallIdTemplate(rules.call_ids) if is_own_form else _CALL_ID
         self.rules = rules
         self.ids = NewIds(form, unique=True)
-        self.dropped = list[Dropped]()
+        self.dropped: list[Dropped] = []
         self._asked = asked
         self._kept = kept or {}
         self._seen = Counter[str]()
-        self._open = dict[str, list[CallName]]()
+        self._open: dict[str, list[CallName]] = {}
         self._at_head = True
         self._last = ""
 

@@ -87,8 +87,8 @@ def _with_reasoning(step: Step, ids: set[str]) -> list[dict[str, Any]]:
     """
     thought = {"type": "summary_text", "text": _pop_reasoning(step) or NO_REASONING}
     made: list[dict[str, Any]] = [{"type": "reasoning", "id": _MADE_ID, "summary": [thought]}]
-    texts = list[str]()
-    calls = list[dict[str, Any]]()
+    texts: list[str] = []
+    calls: list[dict[str, Any]] = []
     for item in _assistant(step, ids):
         if item["type"] == "message":
             texts.append(item["content"])
@@ -163,7 +163,7 @@ def _problem(step: Step, ids: set[str]) -> str:
     """Return the reason why the reasoning of a message cannot be sent, "" if all of it can."""
     if step.reasoning or not step.rules.response_items:
         return "it is not an item of the Responses API"
-    seen = set[str]()
+    seen: set[str] = set()
     for part, following in _reasoning_in(step):
         own = str(part.block.get("id"))
         if not _is_encrypted(part.block) or own in ids or own in seen:

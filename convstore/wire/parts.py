@@ -154,7 +154,7 @@ def beside_calls(message: BaseMessage) -> list[str]:
     >>> beside_calls(AIMessage("", additional_kwargs={"tool_calls": [listed]}))
     ['extra_content of look']
     """
-    found = list[str]()
+    found: list[str] = []
     for call in listed_calls(message):
         body = call.get("function") or call.get("custom")
         name = body.get("name") if isinstance(body, dict) else call.get("name")

@@ -48,7 +48,7 @@ def read_pydantic_ai(
         yield _answer(message, whole=whole), message["parts"]
         return
     shown: BaseMessage | None = None
-    parts = list[JSON]()
+    parts: list[JSON] = []
     for part in message["parts"]:
         if (prompt := _prompt(part, whole=whole)) is not None:
             if shown is not None:

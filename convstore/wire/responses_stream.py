@@ -83,9 +83,9 @@ class ResponsesReply:
 
     def __init__(self) -> None:
         self._begun: dict[str, Any] = {}
-        self._items = list[_StreamedItem]()
-        self._by_index = dict[Any, _StreamedItem]()
-        self._by_id = dict[str, _StreamedItem]()
+        self._items: list[_StreamedItem] = []
+        self._by_index: dict[Any, _StreamedItem] = {}
+        self._by_id: dict[str, _StreamedItem] = {}
         self._closing: dict[str, Any] | None = None
         self._failure = ""
 

@@ -224,7 +224,7 @@ def read_steps(
     paired = pair(messages).messages
     begin = turn_begin(paired)
     edits = RequestEdits(rules, asked=model or last_model(paired[begin:]))
-    steps = list[Step]()
+    steps: list[Step] = []
     for index, message in enumerate(paired):
         if isinstance(message, ToolMessage):
             continue
@@ -259,7 +259,7 @@ def results_with_moved_media(
 
     A text replaces each that moves. Files that the API does not accept there are recorded as not sent.
     """
-    moved = list[dict[str, Any]]()
+    moved: list[dict[str, Any]] = []
     if not moves or not any(
         isinstance(part, Media) for each in step.results for part in each.parts
     ):
@@ -339,7 +339,7 @@ def _reasoning_of(message: BaseMessage) -> dict[str, Any]:
 
 def _texts_and_media(message: BaseMessage) -> list[Text | Media]:
     """Return the content of a user message, a result or a system message; blocks of other types as their JSON."""
-    parts = list[Text | Media]()
+    parts: list[Text | Media] = []
     for part in parts_of(message):
         if isinstance(part, Block):
             parts.append(Text(valid_text(text_of(part.block)), source=part.block))

@@ -155,7 +155,7 @@ class _StringReply:
 
     def __init__(self) -> None:
         self.text = ""
-        self.arguments = dict[str, str]()
+        self.arguments: dict[str, str] = {}
 
     def add(self, chunk: Any) -> None:
         if not isinstance(chunk, str):
@@ -174,7 +174,7 @@ class _LangChainReply:
     def __init__(self) -> None:
         self.text = ""
         self._whole: BaseMessage | None = None
-        self._new = list[AIMessageChunk]()
+        self._new: list[AIMessageChunk] = []
 
     def add(self, chunk: Any) -> None:
         if not isinstance(chunk, BaseMessage):

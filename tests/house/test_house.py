@@ -442,6 +442,17 @@ def test_names_say_what_they_hold() -> None:
     assert found == set()
 
 
+def test_a_class_name_stands_for_one_thing() -> None:
+    """No two classes have the same name, whatever their modules; the contract's stand-ins apart."""
+    names = Counter(
+        node.name
+        for module, path in module_paths().items()
+        if room_of(module) != "testing"
+        for node in nodes_of(path, ast.ClassDef)
+    )
+    assert [name for name, number in names.items() if number > 1] == []
+
+
 def test_only_a_few_modules_know_of_rewinds() -> None:
     """Readers see active messages; the edges use what a conversation offers."""
     inner = {

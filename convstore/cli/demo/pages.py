@@ -32,7 +32,7 @@ class CutPassage:
 async def pages_of(tool: BaseTool, message_id: str) -> AsyncGenerator[ToolMessage, None]:
     """Yield every page of a message in the form that an agent gets; StoreError for an error or a repeated cursor."""
     cursor = ""
-    seen = set[str]()
+    seen: set[str] = set()
     while cursor not in seen:
         seen.add(cursor)
         arguments = {"tool_message_ids": [message_id], "cursor": cursor}

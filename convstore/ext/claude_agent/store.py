@@ -105,7 +105,7 @@ class ConvstoreSessionStore:
             return
         chat = self.conversation(key)
         given = check_list(cast("list[Entry]", entries), dict, name="entries")
-        ids = dict[Any, Entry]()
+        ids: dict[Any, Entry] = {}
         for index, entry in enumerate(given):
             ids.setdefault(id_of(entry) or index, entry)  # of equal uuids, the first is stored
         await _append(chat, list(ids.values()))
@@ -131,7 +131,7 @@ class ConvstoreSessionStore:
 
     async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
         """Return the summaries that the SDK made of a project's sessions. Two commands for each session."""
-        found = list[Any]()
+        found: list[Any] = []
         async with aclosing(
             each_conversation(self.store, self._scope_of(project_key))
         ) as conversations:

@@ -90,7 +90,7 @@ async def _side(chat: Conversation, question: StoredMessage, variant: Variant) -
     shown = messages[:_MOST_MESSAGES]
     records = await chat.get_tool_messages([str(message.id) for message in shown])
     known = {record.tool_message_id: (record.ordinal, record.is_failed) for record in records}
-    rows = list[tuple[int, BaseMessage, Body, bool]]()
+    rows: list[tuple[int, BaseMessage, Body, bool]] = []
     for message in shown:
         ordinal, is_failed = known.get(str(message.id), (0, False))
         rows.append((ordinal, message, body_of(message, _BODY_BYTES), is_failed))
@@ -112,7 +112,7 @@ async def _messages(
     following = await chat.list_messages(
         after=first.ordinal - 1, limit=_MOST_MESSAGES, rewound=True
     )
-    own = list[BaseMessage]()
+    own: list[BaseMessage] = []
     for stored in following:
         if stored.turn_id == variant.turn_id:
             own.append(stored.message)

@@ -230,7 +230,7 @@ def _usage_of(
 ) -> list[dict[str, Any]]:
     """Return the billed tokens of a conversation by model, in total, and those of its sub-agents (in the total)."""
     family = [info, *children]
-    rows = list[GroupSum]()
+    rows: list[GroupSum] = []
     for name, usage in billed_for(family).items():
         rows.append(GroupSum(name))
         rows[-1].add_billed(usage, prices.get(name))

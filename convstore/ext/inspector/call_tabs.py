@@ -51,7 +51,7 @@ async def sent_page(request: Request, chat: Conversation) -> Response:
     view = await load_call(request, chat, calls)
     if start > max(1, len(view.sizes)):
         raise HTTPException(404)
-    sent = list[_SentRow]()
+    sent: list[_SentRow] = []
     budget = _SENT_BYTES
     for item in _sent(view, start - 1):
         budget -= len(escapeHtml(item.text).encode("utf-8", "replace"))
@@ -170,7 +170,7 @@ def _results(messages: Sequence[StoredMessage], view: AlignedView) -> list[_Tool
     """Return the tool results among messages, each with its form in the view."""
     read_back = read_back_in(messages)
     tools = names_of_results(messages)
-    found = list[_ToolResult]()
+    found: list[_ToolResult] = []
     for stored in messages:
         ordinal = stored.ordinal
         if ordinal in tools:

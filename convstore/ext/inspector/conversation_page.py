@@ -265,7 +265,7 @@ async def _variants(chat: Conversation, page: _LogPage) -> dict[int, _AnswerPosi
         for stored in page.stored
         if begins_turn(stored) and not stored.is_rewound
     }
-    found = dict[int, _AnswerPosition]()
+    found: dict[int, _AnswerPosition] = {}
     places = await TurnAccess(chat).at_places(list(questions)) if questions else {}
     for stored in page.stored:
         standing = places.get(stored.turn_id)
@@ -316,7 +316,7 @@ def _legend(lines: Sequence[_PageRow]) -> dict[str, str]:
 
 async def _items(chat: Conversation, page: _LogPage) -> dict[int, list[StoredItem]]:
     """Return the first items of a page of the log, by the ordinal of the message that they follow."""
-    found = dict[int, list[StoredItem]]()
+    found: dict[int, list[StoredItem]] = {}
     first = page.stored[0].ordinal if page.older else 0
     end = page.stored[-1].ordinal + 1 if page.newer else None
     async with aclosing(chat.items(after=first, before=end)) as items:
@@ -415,8 +415,8 @@ def _is_of_tool(message: BaseMessage, name: str) -> bool:
 async def _lines(chat: Conversation, rows: Sequence[AlignedRow], calls: Calls) -> list[_PageRow]:
     records, damage = await _results(chat, [message for row in rows for message in row.stored])
     found = calls.tools()
-    opened = set[str]()
-    lines = list[_PageRow]()
+    opened: set[str] = set()
+    lines: list[_PageRow] = []
     for row in rows:
         entries = [_entry(message, records, found) for message in row.stored]
         entries = [
@@ -444,7 +444,7 @@ async def _results(
         (result for result in shown if result.message.type == "tool"),
         key=lambda result: result.tokens,
     )
-    ids = list[str]()
+    ids: list[str] = []
     total = 0
     for message in tools:
         total += message.tokens
@@ -461,8 +461,8 @@ async def _sound_results(
     chat: Conversation, ids: Sequence[str]
 ) -> tuple[dict[str, ToolRecord], dict[str, str]]:
     """Read results one by one, because one of them is damaged; the return value is that of `_results`."""
-    records = dict[str, ToolRecord]()
-    damage = dict[str, str]()
+    records: dict[str, ToolRecord] = {}
+    damage: dict[str, str] = {}
     for id_ in ids:
         try:
             records |= {
@@ -558,7 +558,7 @@ def _sections(
 ) -> list[_TurnSection]:
     """Divide rows into turns; `last` is the number of the last message's turn, None if it is not known."""
     title_of = _titles(stored, last)
-    sections = list[_TurnSection]()
+    sections: list[_TurnSection] = []
     for line in lines:
         if not sections or _begins(line, sections[-1]):
             sections.append(_TurnSection(title_of(line)))

@@ -107,7 +107,7 @@ async def _problem_of_whole(chat: Conversation, stored: StoredMessage) -> str:
 
 def _joined(rows: Sequence[_LogRow]) -> list[_LogRow]:
     """Join consecutive rows that cannot be read for the same reason."""
-    joined = list[_LogRow]()
+    joined: list[_LogRow] = []
     for problem, group in groupby(rows, key=lambda row: "" if row.stored else row.problem):
         same = list(group)
         joined += [_LogRow(same[0].first, same[-1].last, problem=problem)] if problem else same

@@ -130,8 +130,8 @@ async def _with_sub_agents(
     Conversations without a title get their first question as title. The numbers are by the id of the last row shown
     before the missing sub-agents.
     """
-    shown = list[ListRow]()
-    more = dict[str, int]()
+    shown: list[ListRow] = []
+    more: dict[str, int] = {}
     for row in rows:
         family = [member async for member in with_children(store, row.info)]
         children = family[1 : 1 + _CHILDREN]

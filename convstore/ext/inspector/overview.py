@@ -181,7 +181,7 @@ class OverviewCache:
     """A cache of the calls of recently viewed conversations, without texts of messages."""
 
     def __init__(self) -> None:
-        self._kept = dict[str, tuple[object, CallsRead]]()
+        self._kept: dict[str, tuple[object, CallsRead]] = {}
 
     async def read(self, chat: Conversation, info: ConversationInfo, seconds: float) -> CallsRead:
         """Return the calls of a conversation; if it changed or was not read completely, read more of its log first."""
@@ -226,7 +226,7 @@ async def _children(
     if not info.has_children:
         return {}
     by_path = {child.scope[PATH]: child for child in await chat.children()}
-    found = dict[int, list[ConversationInfo]]()
+    found: dict[int, list[ConversationInfo]] = {}
     for call in calls:
         for tool in call.tools:
             path = chat.child(call.message_id, tool).scope[PATH]

@@ -46,7 +46,7 @@ async def sums_page(
     is_whole = "whole" in request.query_params
     seconds = _LONGEST if is_whole else _SECONDS
     most_logs = _MOST_LOGS_OF_ALL if is_whole else _MOST_LOGS
-    logs = list[ConversationInfo]()
+    logs: list[ConversationInfo] = []
     covered = 0
     end = time.monotonic() + seconds
     cursor: str | None = None

@@ -221,7 +221,7 @@ def body_of(
 
     Pass `is_stored` for a message of the log, so that its images are shown.
     """
-    pieces = list[BodyPart]()
+    pieces: list[BodyPart] = []
     left = 0
     for heading, whole, is_markdown, image in _texts(message, with_calls=with_calls):
         number = image if is_stored else 0

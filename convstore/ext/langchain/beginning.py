@@ -97,7 +97,7 @@ class _RunStart:
             sent for sent in state["messages"] if sent not in no_call
         ]
         self.changes: list[BaseMessage] = [removal(message) for message in no_call]
-        self.logged = set[str]()
+        self.logged: set[str] = set()
         self.trust = run.rules.trust
 
     @property

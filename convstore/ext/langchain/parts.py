@@ -59,7 +59,7 @@ def next_part(rest: Sequence[BaseMessage], found: TurnRecord, *, skip: int) -> A
 def _ends_in(rest: Sequence[BaseMessage], answers: Collection[str]) -> list[int]:
     """Return the indexes after each answer, and after each step that ended its agent, with its tools' messages."""
     step_of = {id_: step[0] for step in step_ids(rest) for id_ in step}
-    ends = dict[str, int]()  # by the reply that begins the step
+    ends: dict[str, int] = {}  # by the reply that begins the step
     over = set(answers)
     for at, each in enumerate(rest):
         own = added_to(each) or str(each.id)

@@ -224,7 +224,7 @@ class _ComparedInput:
         """Return the input with the new messages at its end, under ids that are the same on every worker."""
         last, before = max(self.found.known.items(), default=(-1, ""))
         position = ["convstore resent", before, self.found.tail.rewind_entry]
-        new = list[BaseMessage]()
+        new: list[BaseMessage] = []
         for index, message in self.found.taken.items():
             key = [*position, index - last, self.found.batch[index].content_digest.hex()]
             id_ = str(uuid5(NAMESPACE_OID, json.dumps(key)))

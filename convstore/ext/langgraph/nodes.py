@@ -351,7 +351,7 @@ class LoadNode(_Node):
             The state's messages under their ids in the log, the changes to the state, and the view; None if the view
             was not loaded or is stale.
         """
-        changes = list[BaseMessage]()
+        changes: list[BaseMessage] = []
         if history is None or may_be_behind(history, messages):
             rewound = await go_back(chat, messages, self.on_fork)
             if rewound:

@@ -111,8 +111,8 @@ def set_replies(
 
 def calls_and_results(messages: Iterable[Message]) -> tuple[list[str], list[str]]:
     """Return the ids of the calls in a run's input, and of the calls that the input answers or decides about."""
-    calls = list[str]()
-    results = list[str]()
+    calls: list[str] = []
+    results: list[str] = []
     for message in messages:
         for content in message.contents:
             if content.type == "function_call":
@@ -170,8 +170,8 @@ def from_log(
 
     Unchanged messages come back exactly. The parts that the client would leave out are reported by `edits`.
     """
-    found = list[Message]()
-    moved = list[Content]()
+    found: list[Message] = []
+    moved: list[Content] = []
     writer = _ContentWriter()
 
     def written(message: BaseMessage) -> dict[str, Any]:
@@ -206,7 +206,7 @@ class _MessageEditor:
     """
 
     def __init__(self, edits: RequestEdits, client: Client, logged: Sequence[BaseMessage]) -> None:
-        self.moved = list[Content]()
+        self.moved: list[Content] = []
         self._edits = edits
         self._client = client
         self._logged = logged[0]
@@ -259,7 +259,7 @@ class _MessageEditor:
         rules = self._edits.rules
         is_refused = bool(result.exception) and not rules.failed_media
         wanted: Any = "named" if is_refused else rules.result_media
-        items = list[Content]()
+        items: list[Content] = []
         for item in result.items or ():
             place = self._client.place(item, wanted) if item.type in MEDIA else "kept"
             if place == "kept":

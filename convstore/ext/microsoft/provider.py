@@ -225,7 +225,7 @@ class _Replies(ChatMiddleware):
     """Records the values of each model reply in a run, because the framework only reports the sum of their tokens."""
 
     def __init__(self) -> None:
-        self.found = list[dict[str, Any]]()
+        self.found: list[dict[str, Any]] = []
 
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
         """Record a reply; for a stream, record it when the stream is complete."""

@@ -38,7 +38,7 @@ _NOT_ARGUMENTS: Final = frozenset({"call_id", "id", "status", "type"})
 
 def to_log(items: Sequence[Item], seed: str) -> list[BaseMessage | LogItem]:
     """Return the messages and `LogItem`s of items, in order. Ids are derived from the seed, position and content."""
-    made = list[BaseMessage | LogItem]()
+    made: list[BaseMessage | LogItem] = []
     position = 0
     while position < len(items):
         group = [*takewhile(_is_answer, items[position:])] or [items[position]]

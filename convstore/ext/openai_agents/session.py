@@ -439,7 +439,7 @@ async def _newest(chat: Conversation, limit: int | None) -> list[_StoredItems]:
     others = [item async for item in chat.items(after=first) if item.kind.startswith(KIND)]
     rows += [(item.after, _StoredItems("item", item.id, [item.data])) for item in others]
     rows.sort(key=itemgetter(0))  # stable: items follow their message
-    stored = list[_StoredItems]()
+    stored: list[_StoredItems] = []
     for is_twin, run in groupby((row for _, row in rows), lambda row: isinstance(row, BaseMessage)):
         group: list[Any] = [*run]
         stored += [_StoredItems("other", str(group[-1].id), converted(group))] if is_twin else group

@@ -62,7 +62,7 @@ def _requests(
     message: ModelRequest, edits: RequestEdits, logged: BaseMessage | None
 ) -> Iterator[ModelMessage]:
     """Yield a request; if the provider's rules insert an answer inside it, yield two requests with it between them."""
-    parts = list[Any]()
+    parts: list[Any] = []
     for part in message.parts:
         role = _role_of(part)
         if not role:

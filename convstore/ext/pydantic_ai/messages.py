@@ -66,7 +66,7 @@ def from_log(
     Unchanged messages come back exactly. Stubs, shortened texts and placeholders of a view keep their positions. A note
     or a summary becomes a user prompt.
     """
-    found = list[ModelMessage]()
+    found: list[ModelMessage] = []
     writer = PydanticAIWriter()
 
     def written(message: BaseMessage) -> dict[str, Any]:

@@ -217,7 +217,7 @@ class ConvstoreConversationStore(PydanticStore):
             return []
         with suppress(LookupError):
             return await _history(self._chats[_owner.get(), head_id], head_id, limit)
-        found = dict[str | None, Conversation]()
+        found: dict[str | None, Conversation] = {}
         async with aclosing(
             each_conversation(self.store, self._values_of(_owner.get()))
         ) as conversations:

@@ -56,8 +56,8 @@ class AGUIEncoder:
     ) -> None:
         self._run = {"threadId": thread_id, "runId": run_id}
         self._sent = dict(with_keys(map(checked_fields, shown)))
-        self._open = dict[str, Event]()
-        self._calls = list[Part]()
+        self._open: dict[str, Event] = {}
+        self._calls: list[Part] = []
 
     def start(self) -> Iterator[Event]:
         """Begin the run."""
@@ -214,7 +214,7 @@ def _answer(step: ShownStep, turn: ShownTurn) -> dict[str, Any]:
     """Return the message of a reply with its text and its calls."""
     calls = [_call(part) for part in step.parts if "toolCallId" in part]
     text = _text(step.parts)
-    fields = dict[str, Any]()
+    fields: dict[str, Any] = {}
     if text or not calls:
         fields["content"] = text
     if calls:
@@ -280,7 +280,7 @@ def _text(parts: Sequence[Part]) -> str:
 
 def _content(parts: Sequence[Part]) -> list[dict[str, Any]]:
     """Return texts and files as content parts; an omitted file becomes a text that describes it."""
-    found = list[dict[str, Any]]()
+    found: list[dict[str, Any]] = []
     for part in parts:
         if part["type"] == "text":
             found.append({"type": "text", "text": part["text"]})

@@ -41,7 +41,7 @@ def ai_sdk_messages(turn: ShownTurn) -> Iterator[dict[str, Any]]:
 
 def _answer(turn: ShownTurn) -> dict[str, Any]:
     """Return the message with the whole answer of a turn."""
-    parts = list[Part]()
+    parts: list[Part] = []
     for step in turn.steps:
         if step.role in ("assistant", "tool"):
             if step.role == "assistant":

@@ -88,7 +88,7 @@ async def ui_messages(
     await _look_up(chat, turns, reader)
     last = max((turn.last for turn in turns), default=0)
     state = _state_of_page(now, last)
-    shown = list[ShownTurn]()
+    shown: list[ShownTurn] = []
     for turn in turns:
         own = state if state and state.turn_id == turn.turn_id else None
         shown.append(_shown(turn, own, reader, system=system))
@@ -148,7 +148,7 @@ async def _look_up(chat: Conversation, turns: Sequence[Turn], reader: TurnReader
 
 async def _turns_before(chat: Conversation, before: int | None, limit: int) -> list[Turn]:
     """Return the last turns before an ordinal, oldest first, that together have `limit` messages or more."""
-    turns = list[Turn]()
+    turns: list[Turn] = []
     messages = 0
     async with aclosing(chat.turns(newest_first=True, before=before)) as found:
         async for turn in found:

@@ -150,7 +150,7 @@ class UIRequest:
         self, calls: Mapping[str, TurnCall], waiting: Collection[str]
     ) -> list[tuple[str, Decision]]:
         """Return the results of waiting calls as decisions, then the decisions, each with its id."""
-        responses = list[tuple[str, Decision]]()
+        responses: list[tuple[str, Decision]] = []
         for id_, result in self.results.items():
             call = calls.get(id_)
             if call is None or call.result_id not in waiting:
@@ -286,7 +286,7 @@ def _of_ag_ui(body: _Fields, key: str, common: _Fields) -> UIRequest:
 
 def _client_results(messages: Sequence[_Fields]) -> dict[str, str]:
     """Return the results among AG-UI's messages by call id."""
-    results = dict[str, str]()
+    results: dict[str, str] = {}
     for message in messages:
         if message.get("role") == "tool":
             error = message.get("error")

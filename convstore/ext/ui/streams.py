@@ -46,7 +46,7 @@ HEADERS: Mapping[str, str] = {
 """Headers of a response that sends a stream, in either format."""
 
 _LOGGER = logging.getLogger("convstore")
-_ANSWERING = set[asyncio.Task[None]]()
+_ANSWERING: set[asyncio.Task[None]] = set()
 _INTERRUPTED = "The answer was interrupted; send the request again."
 _BACKLOG = 100
 """Maximum number of events that wait for a client. New content is only encoded after the client has read them."""
@@ -359,7 +359,7 @@ async def _watch(
     """Yield the messages of the turn and the state of the last turn, each time that one of them changes."""
     turn = await screen.chat.get_turn(screen.turn_id)
     after = turn.first - 1 if turn else None
-    page = list[StoredMessage]()
+    page: list[StoredMessage] = []
     async with aclosing(screen.chat.watch(after=after, limit=1, full=True)) as updates:
         async for update in updates:
             kept = [stored for stored in page if stored.ordinal < update.replaces_from]

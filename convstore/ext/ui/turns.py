@@ -79,8 +79,8 @@ class TurnReader(ContentReader):
         self._client_tools = client_tools
         self._output_limit = output_limit
         self._media_limit = media_limit
-        self.sources = dict[str, Sequence[Source]]()
-        self.metadata = dict[str, dict[str, Any]]()
+        self.sources: dict[str, Sequence[Source]] = {}
+        self.metadata: dict[str, dict[str, Any]] = {}
 
     def turn(
         self,
@@ -92,7 +92,7 @@ class TurnReader(ContentReader):
     ) -> ShownTurn:
         """Convert a turn from its full messages; `waiting` are the calls that a person has to decide about."""
         calls, results = self._calls(messages, waiting, is_over=is_over)
-        groups = dict[str, list[ShownStep]]()
+        groups: dict[str, list[ShownStep]] = {}
         for message in messages:
             id_ = str(message.id)
             if isinstance(message, AIMessage | HumanMessage | SystemMessage):
@@ -119,8 +119,8 @@ class TurnReader(ContentReader):
         """Return the parts of calls by message id, and for each result the id of the call's message and its parts."""
         approvals = {call.result_id for call in waiting if call.name not in self._client_tools}
         written = _invalid_arguments(messages)
-        calls = dict[str, list[Part]]()
-        results = dict[int, tuple[str, list[Part]]]()
+        calls: dict[str, list[Part]] = {}
+        results: dict[int, tuple[str, list[Part]]] = {}
         pairs = pairs_of(messages)
         ids = call_ids(call for call, _ in pairs)
         for (call, result), id_ in zip(pairs, ids, strict=True):
@@ -241,7 +241,7 @@ def _role_of(message: BaseMessage, *, is_first: bool) -> str:
 
 def _invalid_arguments(messages: Sequence[BaseMessage]) -> dict[tuple[str | None, str | None], str]:
     """Return the text of call arguments that are not valid, by the ids of message and call."""
-    texts = dict[tuple[str | None, str | None], str]()
+    texts: dict[tuple[str | None, str | None], str] = {}
     for message in messages:
         if isinstance(message, AIMessage):
             for call in message.invalid_tool_calls:

@@ -66,8 +66,8 @@ def item_rows(entries: Iterable[Entry]) -> list[ItemRow]:
 
 def active_items(rows: Sequence[ItemRow], rewinds: Rewinds) -> list[ItemRow]:
     """Return the active items, given all items and cuts of a log, in the order of their messages."""
-    kept = list[ItemRow]()
-    cuts = dict[int, ItemPosition]()
+    kept: list[ItemRow] = []
+    cuts: dict[int, ItemPosition] = {}
     for row in reversed(rows):
         item = row.item
         if not rewinds.has(item.after) or row.place >= cuts.get(

@@ -85,7 +85,7 @@ REWOUND = RewoundKind()
 
 
 def _distances(ranges: Sequence[RewoundRange]) -> list[int]:
-    distances = list[int]()
+    distances: list[int] = []
     before = RewoundRange(0, 0, 0, 0)
     for new in ranges:
         distances += (
@@ -99,7 +99,7 @@ def _distances(ranges: Sequence[RewoundRange]) -> list[int]:
 
 
 def _ranges(distances: Sequence[int]) -> tuple[RewoundRange, ...]:
-    ranges = list[RewoundRange]()
+    ranges: list[RewoundRange] = []
     last = 0
     at = 0
     numbers = iter(distances)
