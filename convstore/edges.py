@@ -64,7 +64,7 @@ def check_conversation(chat: object) -> None:
 def check_list(values: Iterable[_Kind], kind: type[_Kind], *, name: str) -> list[_Kind]:
     """Return some values of one type as a list; raise an InvalidInputError for anything else, such as a single one."""
     is_some = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping)
-    found = list(values) if is_some else []
+    found: list[Any] = list(values) if is_some else []
     if not is_some or not all(isinstance(value, kind) for value in found):
         raise InvalidInputError(
             f"{name} must be a list, and each of them a {kind.__name__}, not {shown_value(values)}"
