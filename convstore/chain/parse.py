@@ -14,9 +14,10 @@ from typing import Any, Final
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from convstore.chain.structure import Chain, Header, Pair, Section, join_humans, results_by_call
-from convstore.exceptions import MalformedChainError
+from convstore.exceptions import InvalidInputError, MalformedChainError
 from convstore.messages.sizes import size_of
 from convstore.messages.tool_calls import Call, calls_of, missing_result
+from convstore.values.plain import shown_value
 
 MISSING_RESULT: Final = "the call was not handled, please try again"
 """Content of the result that a repair adds to a call without one."""
@@ -107,7 +108,13 @@ def read_chain(
 
 
 def check_messages(messages: Sequence[object]) -> None:
-    """Raise a MalformedChainError that names the first item of a list that is not a LangChain message."""
+    """Raise a MalformedChainError that names the first item of a list that is not a LangChain message.
+
+    Raises:
+        InvalidInputError: It is no list.
+    """
+    if not isinstance(messages, Sequence):
+        raise InvalidInputError(f"a chain is a list of messages, not {shown_value(messages)}")
     for index, message in enumerate(messages):
         if not isinstance(message, BaseMessage):
             problem = f"a chain is made of LangChain messages, not of {type(message).__name__}"

@@ -22,6 +22,7 @@ from convstore.messages.reasoning import without_reasoning
 from convstore.messages.sizes import size_of
 from convstore.messages.tool_calls import calls_of
 from convstore.values.call_id_templates import CallIdTemplate
+from convstore.values.plain import shown_value
 
 SUMMARY_TOOL: Final = "execute_task_and_return_summary"
 """Name of the synthetic tool call whose result is the summary of a history with tool calls."""
@@ -152,7 +153,7 @@ class Chain:
             >>> [message.text for message in chain.messages()]
             ['I am Ada.\n\nWho am I?']
         """
-        human = content if isinstance(content, HumanMessage) else HumanMessage(content)
+        human = content if isinstance(content, HumanMessage) else HumanMessage(_checked(content))
         last = self.sections[-1] if self.sections else None
         if last is None or last.body or last.header.after:
             return replace(self, sections=(*self.sections, Section(Header(None, human))))
@@ -169,7 +170,12 @@ class Chain:
 
         Raises:
             MalformedChainError: No call has that id.
+            InvalidInputError: It is no ToolMessage.
         """
+        if not isinstance(response, ToolMessage):
+            raise InvalidInputError(
+                f"response must be a ToolMessage, not {type(response).__name__}"
+            )
         called = [
             pair
             for pair in self.pairs()
@@ -213,6 +219,18 @@ class Chain:
             replace(section, body=tuple(map(change, section.body))) for section in self.sections
         ]
         return replace(self, sections=tuple(sections))
+
+
+def _checked(content: _Content) -> _Content:
+    """Return the content of a human message; raise an InvalidInputError for anything else."""
+    blocks = content if isinstance(content, list) else [content]
+    kinds = str | dict if isinstance(content, list) else str
+    if not all(isinstance(block, kinds) for block in blocks):
+        raise InvalidInputError(
+            "content must be a HumanMessage, a text or a list of blocks, not "
+            f"{shown_value(content)}"
+        )
+    return content
 
 
 def humans_of(headers: Iterable[Header]) -> list[HumanMessage]:

@@ -72,6 +72,10 @@ class ChainSummarizer:
                 f"{shown_value(handler)}"
             )
         self.config = ChainSummarizerConfig() if config is None else config
+        if not isinstance(self.config, ChainSummarizerConfig):
+            raise InvalidInputError(
+                f"config must be a ChainSummarizerConfig, not {type(config).__name__}"
+            )
         if rule is not None and not isinstance(rule, CompactionRule):
             raise InvalidInputError(f"rule must be a CompactionRule, not {type(rule).__name__}")
         self.rule = rule or CompactionRule(keep_last_turns=self.config.keep_sections)

@@ -31,6 +31,8 @@ from convstore.summarization.models import (
     SummarizationResult,
     as_running_summary,
 )
+from convstore.values.plain import shown_value
+from convstore.values.scope import check_number
 
 Overflow = Literal["fold", "trim"]
 """Policy for messages that do not fit one call of the summarizer."""
@@ -86,7 +88,8 @@ def summarize_messages(
         SummaryError: The model answered without text.
     """
     options = Options.among(locals())
-    return drive(summarization_steps(messages, running_summary, options), model.invoke)
+    ask_model = call_of(model, "invoke")
+    return drive(summarization_steps(messages, running_summary, options), ask_model)
 
 
 async def asummarize_messages(
@@ -105,7 +108,16 @@ async def asummarize_messages(
 ) -> SummarizationResult:
     """`summarize_messages` with `ainvoke`: the same parameters, the same result."""
     options = Options.among(locals())
-    return await drive_async(summarization_steps(messages, running_summary, options), model.ainvoke)
+    ask_model = call_of(model, "ainvoke")
+    return await drive_async(summarization_steps(messages, running_summary, options), ask_model)
+
+
+def call_of(model: Any, method: Literal["invoke", "ainvoke"]) -> Any:
+    """Return the method by which a model is called; raise an InvalidInputError for what is no model."""
+    found = getattr(model, method, None)
+    if not callable(found):
+        raise InvalidInputError(f"model must be a LangChain chat model, not {type(model).__name__}")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +139,18 @@ class Options:
         return cls(**{option.name: arguments[option.name] for option in fields(cls)})
 
     def check(self) -> None:
-        """Raise an InvalidInputError if the options contradict each other."""
+        """Raise an InvalidInputError for an option of a wrong type, and if the options contradict each other."""
+        check_number(self.max_tokens, name="max_tokens", minimum=0)
+        check_number(self.max_summary_tokens, name="max_summary_tokens", minimum=0)
+        if self.max_tokens_before_summary is not None:
+            check_number(
+                self.max_tokens_before_summary, name="max_tokens_before_summary", minimum=0
+            )
+        if not callable(self.token_counter):
+            raise InvalidInputError(
+                "token_counter must be a function from messages to a number, not "
+                f"{type(self.token_counter).__name__}"
+            )
         if self.max_summary_tokens >= self.max_tokens:
             raise InvalidInputError("`max_summary_tokens` must be less than `max_tokens`.")
         if self.overflow not in ("fold", "trim"):
@@ -143,6 +166,7 @@ def summarization_steps(
 ) -> Steps[SummarizationResult]:
     """Ask for a summary of the messages up to the cut, in as many steps as they need."""
     options.check()
+    _check_messages(messages)
     given = _Input(messages, as_running_summary(running), options)
     text = given.running.summary if given.running else None
     cuts = Cuts(given.new[: given.cut])
@@ -297,6 +321,14 @@ class _Input:
         ids = [message.id for message in self.new]
         is_late = [kind_of(message) == "late_result" for message in self.new]
         return message_id in ids and all(is_late[ids.index(message_id) + 1 :])
+
+
+def _check_messages(messages: Sequence[BaseMessage]) -> None:
+    is_list = isinstance(messages, Sequence) and not isinstance(messages, str | bytes)
+    if not is_list or not all(isinstance(message, BaseMessage) for message in messages):
+        raise InvalidInputError(
+            f"messages must be a list of LangChain messages, not {shown_value(messages)}"
+        )
 
 
 def _check_ids(messages: Sequence[BaseMessage], running: RunningSummary | None) -> None:
