@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from convstore.cli.options import Everything, StoreTarget, Yes, on_database
+from convstore.cli.options import Everything, StoreTarget, Yes, on_database, wrong_usage
 from convstore.cli.output import FOUND, Answer, kind_label, table_of
 from convstore.cli.progress import Advance, progress, totals_for
 from convstore.values.plain import counted
@@ -57,7 +58,10 @@ async def erase_command(
         )
     async with target.open() as store:
         total, _ = await totals_for(store, quiet=target.as_document, **target.chosen)
-        with progress("erasing" if yes else "counting", total, quiet=target.as_document) as show:
+        with (
+            progress("erasing" if yes else "counting", total, quiet=target.as_document) as show,
+            wrong_usage("ID") if conversation_id else nullcontext(),
+        ):
             receipt = await store.erase(
                 conversation_id,
                 everything=everything,

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from convstore.cli.list_ import MOST_ROWS
-from convstore.cli.options import StoreTarget, read_pairs
+from convstore.cli.options import StoreTarget, read_pairs, wrong_usage
 from convstore.exceptions import InvalidInputError
 from convstore.values.plain import counted
-from convstore.values.scope import PATH
+from convstore.values.scope import PATH, check_id
 
 if TYPE_CHECKING:
     from convstore import Conversation, ConversationStore
@@ -35,6 +35,9 @@ async def opened_conversation(target: StoreTarget, words: list[str]) -> AsyncIte
         raise typer.BadParameter(
             "CONVERSATION is the number of a row, or an id, or KEY=VALUE for each scope key"
         )
+    if not pairs:
+        with wrong_usage("CONVERSATION"):
+            check_id(words[0], name="an id")
     scope = [f"{key}={value}" for key, value in pairs.items() if key != PATH]
     async with replace(target, scope=scope or target.scope).open() as store:
         if pairs:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from canary import LOGIN
-from command_line import convstore
+from command_line import convstore, emptied_address
 
 NOWHERE = f"mongodb://{LOGIN}@127.0.0.1:1/app?serverSelectionTimeoutMS=50"
 """An address that leads nowhere: a command that gets as far ends with exit code 1."""
@@ -42,6 +42,8 @@ OWN = [
     (["show", "1", "--source", str(2**53)], "--source must be a whole number"),
     (["show", "1", "--before", str(2**60)], "--before must be a whole number"),
     (["show", "1", "--policy", "max_tokens=many"], "--policy"),
+    (["show", ""], "CONVERSATION: an id must not be empty"),
+    (["show", "x" * 600], "CONVERSATION: an id must be at most 512 bytes"),
     (["list", "--price", "gpt-5=1"], "--price"),
     (["import", "FILE", "--scope", f"user_id={'x' * 513}"], "--scope: scope value user_id"),
     (["import", "mongodb://db", "--collection", "a$b"], "--collection must be a name"),
@@ -109,3 +111,15 @@ def test_wrong_values_of_a_command_are_a_wrong_command_line(
 ) -> None:
     """The error names the option or what its value must be."""
     assert_refused(said, *(file if argument == "FILE" else argument for argument in arguments))
+
+
+@pytest.mark.parametrize("name", ["nope", "ada", "user_id"])
+def test_what_is_no_id_of_a_conversation_is_a_wrong_command_line(
+    name: str, server_uri: str
+) -> None:
+    """`erase` takes the whole id alone; an id that no conversation has is only not found."""
+    with emptied_address(server_uri) as uri:
+        assert convstore("migrate", "--uri", uri).exit_code == 0
+        refused = convstore("erase", name, "--uri", uri)
+        assert (refused.exit_code, "is not the id of a conversation" in refused.stderr) == (2, True)
+        assert convstore("erase", "0" * 24, "--uri", uri).exit_code == 0
