@@ -110,11 +110,8 @@ class LogChanges:
             if change := self._of_undo(entry, before, rewound=rewound, restored=restored):
                 yield change
             return
-        standing = STANDING.of(entry)
-        if standing is not None and standing.shown.variant:
-            now = standing.shown
-            made = _change(entry, "activate", message="")
-            yield made._replace(turn=now.turn, first_turn=standing.place, variant=now.variant)
+        if change := _activation(entry):
+            yield change
             return
         if not rewound:  # only items were rewound
             self._without_change.add(entry.number)
@@ -129,18 +126,30 @@ class LogChanges:
         """Return the change of an entry after which a call of `undo_rewind` does not undo the entry itself.
 
         Such an entry may only rewind messages: where a fork ends before the first message of another answer or
-        question, and where messages were appended after a rewind of items, which was then undone.
+        question, and where messages were appended after a rewind of items, which was then undone. It rewinds nothing
+        where the fork shows what was shown before that answer.
         """
         if rewound and not restored:
             return _change(entry, "rewind", message=self._first(rewound))
-        if before.undo in self._without_change:
+        is_of_fork = not restored and STANDING.of(entry) is not None
+        if before.undo in self._without_change or is_of_fork:
             self._without_change.add(entry.number)
-            return None
+            return _activation(entry) if is_of_fork else None
         return _change(entry, "undo", message=self._first(restored))
 
     def _first(self, pairs: list[Pair]) -> str:
         """Return the id of the first message in some ranges, or ""."""
         return self._ids.get(pairs[0][0], "") if pairs else ""
+
+
+def _activation(entry: Entry) -> LogChange | None:
+    """Return the change that makes the variant active which an entry records as shown; None without one."""
+    standing = STANDING.of(entry)
+    if standing is None or not standing.shown.variant:
+        return None
+    now = standing.shown
+    made = _change(entry, "activate", message="")
+    return made._replace(turn=now.turn, first_turn=standing.place, variant=now.variant)
 
 
 def _change(

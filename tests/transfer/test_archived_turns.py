@@ -250,6 +250,25 @@ async def test_a_fork_before_an_edit_of_the_first_question_comes_back_empty(tmp_
         await compare_shown(fork, tmp_path / "fork.jsonl")
 
 
+async def test_a_fork_before_another_answer_to_a_bare_question_comes_back(tmp_path: Path) -> None:
+    """It shows what was shown before that answer: the question alone, which had been made active again."""
+    async with await ConversationStore.connect("memory://") as store:
+        await store.setup()
+        chat = store.conversation(**SCOPE)
+        async with await chat.turn("q", human="q"):
+            pass
+        async with await chat.turn("q", regenerate="first") as turn:
+            await turn.append(AIMessage("a"))
+        async with await chat.turn("e", human="e", instead_of="q") as turn:
+            await turn.append(AIMessage("b"))
+        await chat.activate((await chat.variants("q"))[0])
+        async with await chat.turn("q", regenerate="second") as turn:
+            await turn.append(AIMessage("c", id="c"))
+        fork = await chat.fork(before_id="c", key="k", new_scope=SCOPE | {"thread_id": "fork"})
+        assert [message.id async for message in fork.messages()] == ["q"]
+        await compare_shown(fork, tmp_path / "fork.jsonl")
+
+
 async def test_what_was_appended_between_a_rewind_of_items_and_its_undo_stays_rewound(
     tmp_path: Path,
 ) -> None:
