@@ -111,7 +111,7 @@ def check_messages(messages: Sequence[object]) -> None:
     """Raise a MalformedChainError that names the first item of a list that is not a LangChain message.
 
     Raises:
-        InvalidInputError: It is no list.
+        InvalidInputError: `messages` is not a list.
     """
     if not isinstance(messages, Sequence):
         raise InvalidInputError(f"a chain is a list of messages, not {shown_value(messages)}")

@@ -153,7 +153,9 @@ class Chain:
             >>> [message.text for message in chain.messages()]
             ['I am Ada.\n\nWho am I?']
         """
-        human = content if isinstance(content, HumanMessage) else HumanMessage(_checked(content))
+        human = (
+            content if isinstance(content, HumanMessage) else HumanMessage(_check_content(content))
+        )
         last = self.sections[-1] if self.sections else None
         if last is None or last.body or last.header.after:
             return replace(self, sections=(*self.sections, Section(Header(None, human))))
@@ -170,7 +172,7 @@ class Chain:
 
         Raises:
             MalformedChainError: No call has that id.
-            InvalidInputError: It is no ToolMessage.
+            InvalidInputError: `response` is not a ToolMessage.
         """
         if not isinstance(response, ToolMessage):
             raise InvalidInputError(
@@ -221,7 +223,7 @@ class Chain:
         return replace(self, sections=tuple(sections))
 
 
-def _checked(content: _Content) -> _Content:
+def _check_content(content: _Content) -> _Content:
     """Return the content of a human message; raise an InvalidInputError for anything else."""
     blocks = content if isinstance(content, list) else [content]
     kinds = str | dict if isinstance(content, list) else str

@@ -113,7 +113,7 @@ async def asummarize_messages(
 
 
 def call_of(model: Any, method: Literal["invoke", "ainvoke"]) -> Any:
-    """Return the method by which a model is called; raise an InvalidInputError for what is no model."""
+    """Return the method that calls a model; raise an InvalidInputError if the model does not have it."""
     found = getattr(model, method, None)
     if not callable(found):
         raise InvalidInputError(f"model must be a LangChain chat model, not {type(model).__name__}")
