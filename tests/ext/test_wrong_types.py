@@ -96,7 +96,7 @@ async def assert_refused(call: Call, store: ConversationStore, wrong: Any, said:
         await made()
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: type(wrong).__name__)
 @pytest.mark.parametrize("name", TAKES_CONVERSATION)
 async def test_what_is_no_conversation_is_refused(
     store: ConversationStore, name: str, wrong: Any
@@ -106,7 +106,9 @@ async def test_what_is_no_conversation_is_refused(
     await assert_refused(TAKES_CONVERSATION[name], store, store, "not ConversationStore")
 
 
-@pytest.mark.parametrize("wrong", [1, "x", b"x", {"a": 1}, [1], [None], object()], ids=repr)
+@pytest.mark.parametrize(
+    "wrong", [1, "x", b"x", {"a": 1}, [1], [None], object()], ids=lambda wrong: type(wrong).__name__
+)
 @pytest.mark.parametrize("name", TAKES_LIST)
 async def test_what_is_no_list_of_messages_is_refused(
     store: ConversationStore, name: str, wrong: Any
@@ -121,7 +123,7 @@ async def test_the_error_names_the_value(store: ConversationStore, call: Call, s
     await assert_refused(call, store, None, said)
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: type(wrong).__name__)
 async def test_a_stream_takes_a_turn_and_a_request(chat: Conversation, wrong: Any) -> None:
     """It is refused before the loop begins, while an endpoint can still answer with a status."""
     turn = await REQUEST.turn(chat)
