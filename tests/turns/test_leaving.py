@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -215,4 +216,9 @@ async def test_what_is_no_stream_is_refused_and_not_closed(new_chat: NewChat) ->
     async with await chat.turn("r1", human="Do seals sleep?") as turn:
         with pytest.raises(InvalidInputError, match="async iterator of chunks, not Conv"):
             await anext(turn.stream(chat.store))
+        closed: list[bool] = []
+        client = SimpleNamespace(close=lambda: closed.append(True))
+        with pytest.raises(InvalidInputError, match="async iterator of chunks, not Simple"):
+            await anext(turn.stream(client))
+        assert closed == []
         await turn.append(AIMessage("They do."))
