@@ -76,11 +76,13 @@ async def states(store: ConversationStore) -> AsyncIterator[ConversationStore]:
             await turn.append([CALL, result])
             raise RuntimeError("no shop")
     await chat("asked").append(HumanMessage("Asked?"))
+    await asyncio.sleep(0.002)  # lists are sorted by time, which is stored in milliseconds
     await done.annotate("q", rating=1)
     await done.annotate("a", rating=-1, comment="wrong")
     for name, reason in (("cut", "length"), ("refused", "refusal")):
         said = AIMessage("Because", response_metadata={"stop_reason": reason})
         await chat(name).append([HumanMessage(f"{name.capitalize()}?"), said])
+        await asyncio.sleep(0.002)
     async with await chat("running").turn("q", human="Running?") as turn:
         await turn.append([CALL])
         yield store
